@@ -1,0 +1,1 @@
+"""Simulator adapters: one simulator, one file, imported at first use."""

@@ -1,0 +1,191 @@
+"""Single environments that can reset and step: gymnasium's interface, the older gym's, or dm_env's."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+
+from populora_envs.adapter import Autoreset, Transition, blame, reward_number
+from populora_envs.slot_actions import make_picker
+from populora_envs.spaces import Stack, check_same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from populora_envs.adapter import Adapter
+
+
+def adapt(envs: list[Any]) -> Adapter:
+    """Return one adapter over single environments of one kind."""
+    if callable(getattr(envs[0], "action_spec", None)):
+        from populora_adapters.dm_env import adapt as adapt_dm_env  # noqa: PLC0415
+
+        return adapt_dm_env(envs)
+    return SingleEnvs(envs)
+
+
+class SingleEnvs:
+    """N single environments with `observation_space`, `action_space`, `reset` and `step`.
+
+    `reset` may return the observation or ``(observation, info)``; `step` may return five values or
+    the older four, in which ``info["TimeLimit.truncated"]`` tells a time limit from an end.
+    """
+
+    autoreset = Autoreset.CALLER
+
+    def __init__(self, envs: list[Any]) -> None:
+        self.num_slots = len(envs)
+        self.observation_space = read_space(envs[0], "observation_space")
+        self.action_space = read_space(envs[0], "action_space")
+        for slot, env in enumerate(envs):
+            other = read_space(env, "observation_space")
+            check_same(self.observation_space, other, slot, "observation")
+            check_same(self.action_space, read_space(env, "action_space"), slot, "action")
+        self.time_limit = time_limit(envs[0])
+        self._envs = envs
+        self._begin = _resetter(envs[0])
+        self.seeds_slots = self._begin is not _reset_unseeded
+        self._steps: list[Callable[[Any], Any]] = [env.step for env in envs]
+        self._pick = make_picker(self.action_space)
+        self._everyone = range(self.num_slots)
+        self._stack = Stack(self.observation_space, self.num_slots)
+        self._reward = np.zeros(self.num_slots)
+        self._terminated = np.zeros(self.num_slots, dtype=bool)
+        self._truncated = np.zeros(self.num_slots, dtype=bool)
+
+    def _chosen(self, slots: np.ndarray | None) -> Iterable[int]:
+        return self._everyone if slots is None else np.flatnonzero(slots).tolist()
+
+    def reset(self, seeds: Sequence[int] | None = None, slots: np.ndarray | None = None) -> Any:
+        """Begin episodes in `slots` and return the observations of all."""
+        i = 0
+        try:
+            for i in self._chosen(slots):
+                result = self._begin(self._envs[i], None if seeds is None else seeds[i])
+                self._stack.write(i, self._first(result))
+        except Exception as error:
+            blame(error, i)
+            raise
+        return self._stack.value
+
+    def _first(self, result: Any) -> Any:
+        """Return the observation of a reset, which may come with an info dict."""
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+            return result
+        is_pair = isinstance(self.observation_space, spaces.Tuple)
+        if is_pair and self.observation_space.contains(result):
+            return result
+        return result[0]
+
+    def step(self, actions: Any, slots: np.ndarray | None = None) -> Transition:
+        """Step the environments of `slots`."""
+        pick, write = self._pick, self._stack.write
+        reward, terminated, truncated = self._reward, self._terminated, self._truncated
+        i = 0
+        try:
+            for i in self._chosen(slots):
+                result = self._steps[i](pick(actions, i))
+                if len(result) == 5:
+                    observation, gain, terminated[i], truncated[i], _ = result
+                else:
+                    observation, gain, terminated[i], truncated[i] = _old_result(result)
+                reward[i] = gain if type(gain) is float else reward_number(gain)
+                write(i, observation)
+        except Exception as error:
+            blame(error, i)
+            raise
+        return Transition(self._stack.value, reward, terminated, truncated)
+
+    def close(self) -> None:
+        """Close every environment that can be closed."""
+        for env in self._envs:
+            close = getattr(env, "close", None)
+            if callable(close):
+                close()
+
+
+def _old_result(result: Any) -> tuple[Any, Any, bool, bool]:
+    """Return observation, reward, terminated, truncated of a step in the older gym's interface."""
+    if not isinstance(result, tuple) or len(result) != 4:
+        size = len(result) if isinstance(result, tuple) else type(result).__name__
+        message = (
+            f"step returned {size} values: it must return (observation, reward, terminated, "
+            "truncated, info)"
+        )
+        raise ValueError(message)
+    observation, reward, done, info = result
+    cut = bool(done) and bool(info.get("TimeLimit.truncated", False))
+    return observation, reward, bool(done) and not cut, cut
+
+
+def _resetter(env: Any) -> Callable[[Any, int | None], Any]:
+    """Return how environments like `env` are reset from a seed."""
+    innermost = getattr(env, "unwrapped", env)
+    parameters = inspect.signature(innermost.reset).parameters.values()
+    if any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters):
+        return _reset_with_seed
+    if callable(getattr(innermost, "seed", None)):
+        return _seed_then_reset
+    return _reset_unseeded
+
+
+def _reset_with_seed(env: Any, seed: int | None) -> Any:
+    return env.reset(seed=seed)
+
+
+def _seed_then_reset(env: Any, seed: int | None) -> Any:
+    if seed is not None:
+        env.unwrapped.seed(seed) if hasattr(env, "unwrapped") else env.seed(seed)
+    return env.reset()
+
+
+def _reset_unseeded(env: Any, seed: int | None) -> Any:
+    del seed
+    return env.reset()
+
+
+def time_limit(env: Any) -> int | None:
+    """Return the most steps of an episode that an environment tells, None where it tells none."""
+    limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
+    while limit is None and env is not None:
+        own = getattr(env, "__dict__", {})
+        limit = own.get("_max_episode_steps", own.get("max_episode_steps"))
+        env = own.get("env")
+    return int(limit) if isinstance(limit, (int, np.integer)) else None
+
+
+def read_space(env: Any, name: str) -> spaces.Space[Any]:
+    """Return a space of `env` as a gymnasium space; TypeError where there is none."""
+    space = getattr(env, name, None)
+    if space is None:
+        message = (
+            f"the environment {type(env).__name__} has no {name}: give it one, a gymnasium space"
+        )
+        raise TypeError(message)
+    return _converted(space)
+
+
+def _converted(space: Any) -> spaces.Space[Any]:
+    """Return spaces of other packages with the same attributes as gymnasium's."""
+    if isinstance(space, spaces.Space):
+        return space
+    kind = type(space).__name__
+    if kind == "Box":
+        return spaces.Box(space.low, space.high, space.shape, space.dtype)
+    if kind == "Discrete":
+        return spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)))
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(space.nvec)
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(space.n)
+    if kind == "Dict":
+        return spaces.Dict({key: _converted(part) for key, part in space.spaces.items()})
+    if kind == "Tuple":
+        return spaces.Tuple([_converted(part) for part in space.spaces])
+    message = f"{kind} is no space that is known: use a gymnasium space"
+    raise TypeError(message)
+
+

@@ -1,0 +1,37 @@
+"""Evolve populations of low-rank policies in any environment, one routed forward per timestep."""
+
+from populora_envs.actions import ActionHead, make_action, register_head
+from populora_envs.distributed import is_main_rank
+from populora_envs.evolution import evolve_with_env
+from populora_envs.interactor import EnvInteractor, PolicyScore, interact_with_env
+from populora_envs.operators import (
+    register_crossover,
+    register_mutation,
+    register_parent_selection,
+    register_selection,
+)
+from populora_envs.policy import Policy
+from populora_envs.population import Population
+from populora_envs.report import History
+from populora_envs.rescale import rescale_from_range_to_range
+from populora_envs.simulators import register_adapter
+
+__all__ = [
+    "ActionHead",
+    "EnvInteractor",
+    "History",
+    "Policy",
+    "PolicyScore",
+    "Population",
+    "evolve_with_env",
+    "interact_with_env",
+    "is_main_rank",
+    "make_action",
+    "register_adapter",
+    "register_crossover",
+    "register_head",
+    "register_mutation",
+    "register_parent_selection",
+    "register_selection",
+    "rescale_from_range_to_range",
+]

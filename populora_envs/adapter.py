@@ -1,0 +1,112 @@
+"""The contract of a simulator adapter: formats in, formats out, and nothing else.
+
+`adapt(envs: list) -> Adapter` takes all environments of one kind. An adapter moves no device, rescales
+no action, counts and sums nothing: the core does that, once.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from gymnasium import Space
+
+
+class Autoreset(Enum):
+    """Who begins the next episode of a slot."""
+
+    CALLER = "caller"
+    """The caller: `reset` can restart one slot alone."""
+    SAME_STEP = "same-step"
+    """The step that ends an episode returns the first observation of the next one."""
+    NEXT_STEP = "next-step"
+    """The step after the end only resets: no action, no reward."""
+
+
+class Transition(NamedTuple):
+    """What one step of all slots gives; rows of slots that do not act mean nothing."""
+
+    observation: Any
+    """`[N, *obs]` array or tensor, or a nested dict or tuple of such."""
+    reward: np.ndarray
+    """`[N]` float64."""
+    terminated: np.ndarray
+    """`[N]` bool."""
+    truncated: np.ndarray
+    """`[N]` bool."""
+
+
+@runtime_checkable
+class Adapter(Protocol):
+    """A batch of N slots of one simulator.
+
+    Attributes:
+        num_slots: N.
+        observation_space: of one slot, a gymnasium space.
+        action_space: of one slot.
+        autoreset: who begins the next episode.
+        seeds_slots: whether `reset` can seed one slot alone.
+        time_limit: most steps of an episode as far as the simulator tells, else None.
+    """
+
+    num_slots: int
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    autoreset: Autoreset
+    seeds_slots: bool
+    time_limit: int | None
+
+    def reset(self, seeds: Sequence[int] | None = None, slots: np.ndarray | None = None) -> Any:
+        """Begin episodes and return the observation of all slots, `[N, *obs]`.
+
+        Args:
+            seeds: one int per slot, N in all; None lets the simulator choose.
+            slots: `[N]` bool, which slots begin anew; None means all. Only an adapter whose
+                autoreset is CALLER is asked for some.
+        """
+        ...
+
+    def step(self, actions: Any, slots: np.ndarray | None = None) -> Transition:
+        """Advance the slots by one step.
+
+        Args:
+            actions: `[N, *act]` in the simulator's range, dtype and shape, nested where the space is.
+            slots: `[N]` bool, those that act; None means all. The rows of the others hold a harmless
+                action for adapters that must step every slot.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the simulator holds. Calling it twice is harmless."""
+        ...
+
+
+def reward_number(reward: Any) -> float:
+    """Return one reward as a float; an array with one element counts as its element.
+
+    Raises:
+        TypeError: where it is no number (None, text).
+        ValueError: where it has several elements.
+    """
+    if isinstance(reward, float):
+        return reward
+    size = getattr(reward, "size", 1)
+    size = size() if callable(size) else size  # a method of tensors, a number of arrays
+    shape = tuple(getattr(reward, "shape", ()))
+    if shape not in {(), (1,)} and size != (1,) and size != 1:
+        message = f"the environment gave a reward of shape {shape}: a reward is one number"
+        raise ValueError(message)
+    try:
+        return float(reward.item() if hasattr(reward, "item") else reward)
+    except (TypeError, ValueError) as error:
+        message = f"the environment gave the reward {reward!r}: a reward is one number"
+        raise TypeError(message) from error
+
+
+def blame(error: BaseException, slot: int) -> None:
+    """Mark `error` as raised by one slot; the core adds who was acting there."""
+    error.populora_slot = slot  # type: ignore[attr-defined]

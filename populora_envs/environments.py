@@ -1,0 +1,200 @@
+"""Environments of any kind behind one batched interface: opened, checked, and played."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from populora_envs.evaluation import Evaluation
+from populora_envs.policy import Actor
+from populora_envs.seeds import Purpose, job_seed
+from populora_envs.settings import at_least
+from populora_envs.slots import Slots
+from populora_envs.sources import open_sources
+from populora_envs.spaces import Encoder, check_same
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gymnasium import Space
+
+    from populora_envs.rescale import Range
+
+DEFAULT_HORIZON = 1000
+"""Most steps of an episode where neither the user nor the environment names a limit."""
+
+MAX_COPIES = 64
+"""Most copies of an id, class or factory that are made without being asked for."""
+
+
+class Environments:
+    """What `EnvInteractor` stands on; its docstring names the arguments.
+
+    Attributes:
+        encoder: from raw observations to what a policy takes.
+    """
+
+    def __init__(
+        self,
+        envs: Any,
+        *,
+        num_envs: int | None,
+        seed: int,
+        to_range: Range | None,
+        from_range: Range | None,
+        flatten: bool,
+    ) -> None:
+        self.seed = int(seed)
+        self.from_range, self.to_range = from_range, to_range
+        self._said: set[str] = set()
+        self._sources = open_sources(envs, num_envs)
+        try:
+            self._check_spaces()
+            self.encoder = Encoder(self.observation_space, flatten=flatten)
+            self._actor_of: tuple[Any, Actor] = (None, self._bind(None))
+            self._entries = self._make_entries()
+            self._say_what_cannot_be()
+        except BaseException:
+            self.close()
+            raise
+
+    def _first(self) -> Any:
+        return next(iter(self._sources.values())).adapter
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """The space of one raw observation."""
+        return self._first().observation_space  # type: ignore[no-any-return]
+
+    @property
+    def action_space(self) -> Space[Any]:
+        """The space of one action of the simulator."""
+        return self._first().action_space  # type: ignore[no-any-return]
+
+    @property
+    def num_envs(self) -> int:
+        """Slots in all entries together; an id, class or factory gets more when they are of use."""
+        return sum(source.adapter.num_slots for source in self._sources.values())
+
+    def _check_spaces(self) -> None:
+        for number, source in enumerate(self._sources.values()):
+            adapter = source.adapter
+            check_same(self.observation_space, adapter.observation_space, number, "observation")
+            check_same(self.action_space, adapter.action_space, number, "action")
+
+    def _make_entries(self) -> list[Slots]:
+        device = torch.device("cpu")
+        return [Slots(source.adapter, self.encoder, device) for source in self._sources.values()]
+
+    def _say_once(self, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            warnings.warn(message, stacklevel=5)
+
+    def _say_what_cannot_be(self) -> None:
+        if self.encoder.dropped:
+            paths = ", ".join(".".join(map(str, path)) for path in self.encoder.dropped)
+            self._say_once(f"text observations are left out: {paths}")
+        for source in self._sources.values():
+            if not source.adapter.seeds_slots:
+                self._say_once(
+                    "these environments cannot be seeded per episode: individuals face different "
+                    "start states, and results depend on the number of slots"
+                )
+
+    def _bind(self, action: Any) -> Actor:
+        return Actor(action, self.action_space, self.from_range, self.to_range)
+
+    def _actor(self, action: Any) -> Actor:
+        if action is not self._actor_of[0]:
+            self._actor_of = (action, self._bind(action))
+        return self._actor_of[1]
+
+    def evaluation(
+        self,
+        action: Any,
+        horizon: int | None,
+        num_jobs: int,
+        device: torch.device,
+        *,
+        sample: bool | None = None,
+    ) -> Evaluation:
+        """Return what plays jobs here; grows to at most `num_jobs` slots where it may."""
+        grown = [source.grow(min(num_jobs, MAX_COPIES)) for source in self._sources.values()]
+        if any(grown):
+            self._entries = self._make_entries()
+        for slots in self._entries:
+            slots.device = device
+        horizons = [self._horizon(slots, horizon) for slots in self._entries]
+        return Evaluation(self._entries, self._actor(action), horizons, sample)
+
+    def _horizon(self, slots: Slots, horizon: int | None) -> int:
+        if horizon is not None:
+            return at_least("horizon", horizon, 1)
+        limit = slots.adapter.time_limit
+        if limit is None:
+            self._say_once(
+                f"the environment names no time limit: episodes end after {DEFAULT_HORIZON} steps; "
+                "pass horizon= to choose"
+            )
+            return DEFAULT_HORIZON
+        return limit
+
+    def reset(self, seeds: Sequence[int] | None = None, slots: Any = None) -> Any:
+        """Begin episodes and return the observations of all slots, `[N, *obs]` tensors of your own.
+
+        Args:
+            seeds: one per slot; None derives them from this interactor's seed.
+            slots: `[N]` bool, which slots begin anew; None means all.
+        """
+        entry = self._only_entry()
+        if seeds is None:
+            seeds = [job_seed(self.seed, Purpose.SELECTION, 0, i) for i in range(entry.num_slots)]
+        chosen = np.ones(entry.num_slots, dtype=bool) if slots is None else np.asarray(slots, bool)
+        entry.rest(chosen)
+        entry.begin(chosen, seeds)
+        return entry.batch(slice(None))
+
+    def step(self, actions: Any) -> tuple[Any, Tensor, Tensor, Tensor]:
+        """Step the slots that are in an episode; the others rest until `reset(slots=...)`.
+
+        Args:
+            actions: `[N, *act]` in `from_range`.
+
+        Returns:
+            Observation `[N, *obs]`, reward float64 `[N]` (0 at rest), terminated and truncated bool
+            `[N]` (False at rest).
+        """
+        entry = self._only_entry()
+        if not entry.acting.any():
+            message = "no slot is in an episode: call reset first"
+            raise RuntimeError(message)
+        mapped, _ = self._bind(None).map(actions, entry.num_slots)
+        acting = entry.acting.copy()
+        transition = entry.step(mapped)
+        reward = np.where(acting, transition.reward, 0.0)
+        terminated, truncated = transition.terminated & acting, transition.truncated & acting
+        entry.rest(terminated | truncated)
+        tensors = (torch.from_numpy(values) for values in (reward, terminated, truncated))
+        return entry.batch(slice(None)), *tensors
+
+    def _only_entry(self) -> Slots:
+        if len(self._entries) > 1:
+            message = "reset and step want one environment, not a dict: use evaluate"
+            raise ValueError(message)
+        return self._entries[0]
+
+    def close(self) -> None:
+        """Close what was opened here; a second call is harmless."""
+        for source in self._sources.values():
+            source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

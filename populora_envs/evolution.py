@@ -1,0 +1,228 @@
+"""`evolve_with_env`: environments in, the policy that holds up on fresh episodes out."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from contextlib import nullcontext
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from populora_envs import distributed
+from populora_envs.evolve import Plan, Run
+from populora_envs.genetics import read_choices
+from populora_envs.interactor import EnvInteractor
+from populora_envs.judges import FunctionJudge, RolloutJudge
+from populora_envs.population import Population
+from populora_envs.settings import EvolveSettings, at_least
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from populora_envs.evolve import OnGeneration
+    from populora_envs.fitness import FitnessFunction
+    from populora_envs.judges import Judge
+    from populora_envs.rescale import Range
+
+
+def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all but two by keyword
+    envs: Any,
+    model: nn.Module | None = None,
+    *,
+    num_envs: int | None = None,
+    pop_size: int = 16,
+    low_rank: int = 16,
+    lora_targets: Sequence[str] | str | None = None,
+    action: Any = None,
+    fitness: FitnessFunction | None = None,
+    num_generations: int = 25,
+    horizon: int | None = None,
+    num_episodes: int = 1,
+    seed: int = 0,
+    eval_seed: int = 0,
+    progress: bool = False,
+    target_fitness: float | None = None,
+    return_history: bool = False,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 1,
+    resume: bool = False,
+    on_generation: OnGeneration | None = None,
+    standardize: bool | None = None,
+    to_range: Range | None = None,
+    from_range: Range | None = (-1.0, 1.0),
+    device: torch.device | str | None = None,
+    **choices: Any,
+) -> Any:
+    """Evolve a policy for an environment.
+
+    Args:
+        envs: as in `EnvInteractor`; None where `fitness` and `model` say everything.
+        model: the base policy; None builds one from the spaces. It is copied, never changed.
+        num_envs: copies of an id, class or factory; None means min(pop_size * num_episodes, 64).
+        pop_size: individuals.
+        low_rank: rank of each individual's change of a layer.
+        lora_targets: paths or globs of the layers to adapt; None means every Linear.
+        action: an action head, its name, a function of the output, or None; see
+            `EnvInteractor.evaluate`.
+        fitness: a function of the population that replaces the rollout.
+        num_generations: at least 1.
+        horizon: most steps of an episode; None means the environment's limit, else 1000.
+        num_episodes: of each individual in a generation.
+        seed: of everything that is drawn.
+        eval_seed: behind `population.eval_seed`, for fitness functions.
+        progress: show one line with best, champion and env-steps/s.
+        target_fitness: stop once a champion's mean less one standard error reaches at least this over
+            50 fresh episodes.
+        return_history: return the history too.
+        checkpoint_dir: folder for latest.pt, previous.pt, best.pt, history.csv and config.json.
+        checkpoint_every: generations between two writes of latest.pt.
+        resume: go on with the run in `checkpoint_dir`, where there is one.
+        on_generation: called with the population and the entry of the history.
+        standardize: normalise observations; None means yes for a policy that is built here.
+        to_range: as in `EnvInteractor`.
+        from_range: as in `EnvInteractor`.
+        device: of the population.
+        **choices: for `Population.evolve_`, such as ``epsilon=0.5`` or ``crossover_type="average"``.
+
+    Returns:
+        The champion as a `Policy` (a plain module where there are no environments), or
+        ``(policy, history)``: a list with one dict per generation.
+
+    Raises:
+        ValueError: for settings out of range, an unknown name, or a checkpoint folder that holds
+            another run.
+        TypeError: for what is no environment, module or function.
+    """
+    given = {**locals(), "lora_targets": _as_tuple(lora_targets)}
+    settings = EvolveSettings(**{f.name: given[f.name] for f in dataclasses.fields(EvolveSettings)})
+    _check(settings, choices)
+    if envs is None and (fitness is None or model is None):
+        message = "without environments both model= and fitness= are needed"
+        raise ValueError(message)
+    with nullcontext() if envs is None else _interactor(envs, settings) as interactor:
+        population, judge = _prepare(interactor, model, action, fitness, settings)
+        described = {
+            **_described_settings(settings),
+            **_described_envs(interactor),
+            "action": _name(action),
+            "fitness": _name(fitness),
+            "choices": {name: _name(value) for name, value in choices.items()},
+        }
+        plan = Plan(settings, described, _machine(), choices, on_generation)
+        champion, history = Run(population, judge, plan).play()
+        policy = champion if interactor is None else interactor.policy(champion, action)
+    return (policy, history) if return_history else policy
+
+
+def _as_tuple(targets: Sequence[str] | str | None) -> tuple[str, ...] | None:
+    if targets is None:
+        return None
+    return (targets,) if isinstance(targets, str) else tuple(targets)
+
+
+def _check(settings: EvolveSettings, choices: dict[str, Any]) -> None:
+    """Refuse settings that cannot be, before anything is opened."""
+    distributed.require_one_process("evolve_with_env")
+    for name in ("pop_size", "low_rank", "num_generations", "num_episodes", "checkpoint_every"):
+        at_least(name, getattr(settings, name), 1)
+    if settings.horizon is not None:
+        at_least("horizon", settings.horizon, 1)
+    if settings.resume and settings.checkpoint_dir is None:
+        message = "resume=True wants checkpoint_dir=, the folder of the run to go on with"
+        raise ValueError(message)
+    read_choices(choices)
+
+
+def _interactor(envs: Any, settings: EvolveSettings) -> EnvInteractor:
+    return EnvInteractor(
+        envs,
+        num_envs=settings.num_envs,
+        device=settings.device,
+        seed=settings.seed,
+        to_range=settings.to_range,
+        from_range=settings.from_range,
+        standardize=settings.standardize,
+    )
+
+
+def _prepare(
+    interactor: EnvInteractor | None,
+    model: nn.Module | None,
+    action: Any,
+    fitness: FitnessFunction | None,
+    settings: EvolveSettings,
+) -> tuple[Population, Judge]:
+    """Return the first generation and what scores it."""
+    own = {
+        "pop_size": settings.pop_size,
+        "low_rank": settings.low_rank,
+        "lora_targets": settings.lora_targets,
+        "seed": settings.seed,
+        "eval_seed": settings.eval_seed,
+    }
+    if interactor is None:
+        assert model is not None
+        assert fitness is not None
+        return Population(model, device=settings.device, **own), FunctionJudge(fitness)
+    population = interactor.population(model, action=action, **own)
+    if fitness is not None:
+        return population, FunctionJudge(fitness)
+    jobs = settings.pop_size * settings.num_episodes
+    where = (action, settings.horizon, jobs, population.device)
+    generation = interactor.evaluation(*where)
+    trials = interactor.evaluation(*where, sample=False)
+    return population, RolloutJudge(generation, trials, settings.seed, settings.num_episodes)
+
+
+def _described_settings(settings: EvolveSettings) -> dict[str, Any]:
+    """Return the settings as plain values."""
+    return {name: _plain(value) for name, value in dataclasses.asdict(settings).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, spaces.Box):
+        return [value.low.tolist(), value.high.tolist()]
+    if isinstance(value, (np.ndarray, torch.Tensor)):
+        return value.tolist()
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
+
+
+def _described_envs(interactor: EnvInteractor | None) -> dict[str, Any]:
+    if interactor is None:
+        return {}
+    return {
+        "observation_space": str(interactor.observation_space),
+        "action_space": str(interactor.action_space),
+    }
+
+
+def _name(thing: Any) -> Any:
+    """Return a plain value, or the name of a function or object."""
+    if callable(thing):
+        return getattr(thing, "__qualname__", type(thing).__qualname__)
+    return _plain(thing)
+
+
+def _machine() -> dict[str, Any]:
+    """Return what a run was made with."""
+    packages = ("populora-envs", "torch", "numpy", "gymnasium")
+    return {
+        "versions": {"python": platform.python_version(), **{p: _version(p) for p in packages}},
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"

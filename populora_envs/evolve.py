@@ -1,0 +1,230 @@
+"""The generation loop: judge, look for a champion, note, save, evolve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from populora_envs.champion import Contest
+from populora_envs.checkpoint import Checkpoints, check_settings
+from populora_envs.report import History, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
+    from populora_envs.judges import Judge, Judged
+    from populora_envs.population import Population
+    from populora_envs.settings import EvolveSettings
+
+    OnGeneration = Callable[[Population, dict[str, Any]], None]
+
+MAY_DIFFER = frozenset(
+    {
+        "num_generations",
+        "target_fitness",
+        "progress",
+        "checkpoint_dir",
+        "checkpoint_every",
+        "resume",
+        "device",
+        "num_envs",
+    }
+)
+"""Settings that may be others when a run goes on."""
+
+
+@dataclass
+class Plan:
+    """What a run does.
+
+    Attributes:
+        settings: of the run.
+        described: everything that must be the same when the run goes on, as plain values.
+        machine: versions and the machine, for config.json.
+        choices: for `Population.evolve_`.
+        on_generation: called with the population and its entry of the history.
+    """
+
+    settings: EvolveSettings
+    described: dict[str, Any]
+    machine: dict[str, Any]
+    choices: dict[str, Any]
+    on_generation: OnGeneration | None = None
+
+
+class Run:
+    """One run from the first generation, or from a checkpoint, to its champion.
+
+    What the end of a run adds (a last look) is kept apart from the state after the last generation, so
+    that a run of 10 generations that goes on to 20 equals one of 20.
+
+    Args:
+        population: the first generation.
+        judge: scores it.
+        plan: what to do.
+
+    Raises:
+        ValueError: where the checkpoint folder holds a run and `resume` is off, or holds one that
+            was made with other settings.
+    """
+
+    def __init__(self, population: Population, judge: Judge, plan: Plan) -> None:
+        self.population, self.judge, self.plan = population, judge, plan
+        self.history = History()
+        self.fitnesses: Tensor | None = None
+        self.env_steps = 0
+        self.stopped = False
+        self.final: dict[str, Any] | None = None
+        self.contest = Contest(judge, population, plan.settings.target_fitness)
+        folder = plan.settings.checkpoint_dir
+        self.files = None if folder is None else Checkpoints(folder)
+        saved = self._saved()
+        if saved is None:
+            self.contest.start_()
+        else:
+            check_settings(saved["settings"], plan.described, MAY_DIFFER)
+            self._restore(saved)
+        if self.files is not None:
+            self.files.save_config({**plan.described, **plan.machine})
+
+    def _saved(self) -> dict[str, Any] | None:
+        if self.files is None:
+            return None
+        if self.plan.settings.resume:
+            return self.files.load_latest()
+        if self.files.holds_run():
+            message = (
+                f"checkpoint_dir {str(self.files.folder)!r} holds a run: pass resume=True to go on "
+                "with it, or choose another folder"
+            )
+            raise ValueError(message)
+        return None
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        self.population.load_state_(saved["population"])
+        self.contest.load_state_(saved["contest"])
+        self.fitnesses, self.env_steps = saved["fitnesses"], saved["env_steps"]
+        self.history, self.final = History(saved["history"]), saved["final"]
+        self.stopped = saved["stopped"] and self.contest.certify()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a stop rule holds."""
+        return self.stopped or len(self.history) >= self.plan.settings.num_generations
+
+    def play(self) -> tuple[nn.Module, History]:
+        """Play until a stop rule holds; return the champion as a plain module, and the history."""
+        if self.final is not None and self.is_over:
+            self.contest.load_state_(self.final["contest"])
+            return self.contest.merged(), History(self.final["history"])
+        settings = self.plan.settings
+        with Progress(settings.num_generations, settings.progress, len(self.history)) as progress:
+            while not self.is_over:
+                self._generation(progress)
+        self._finish()
+        return self.contest.merged(), self.history
+
+    def _generation(self, progress: Progress) -> None:
+        start = perf_counter()
+        before = self.env_steps + self.contest.env_steps
+        if self.fitnesses is not None:
+            self.population.evolve_(self.fitnesses, **self.plan.choices)
+        seconds_evolution = perf_counter() - start
+        judged = self.judge.judge(self.population)
+        self.fitnesses = judged.fitnesses
+        self.env_steps += judged.env_steps
+        has_new_champion = self.contest.look(judged.fitnesses, judged.cost)
+        self.stopped = self.contest.certify()
+        entry = self._entry(judged, seconds_evolution)
+        self.history.append(entry)
+        self._save(has_new_champion)
+        played = self.env_steps + self.contest.env_steps - before
+        progress.update(entry, played / (perf_counter() - start))
+        if self.plan.on_generation is not None:
+            self.plan.on_generation(self.population, entry)
+
+    def _entry(self, judged: Judged, seconds_evolution: float) -> dict[str, Any]:
+        finite = judged.fitnesses[judged.fitnesses.isfinite()].double()
+        nothing = float("nan")
+        entry = {
+            "generation": len(self.history),
+            "best_fitness": float(judged.fitnesses.max()),
+            "mean_fitness": float(finite.mean()) if len(finite) else nothing,
+            "median_fitness": float(finite.quantile(0.5)) if len(finite) else nothing,
+            "std_fitness": float(finite.std(correction=0)) if len(finite) else nothing,
+            **self._champion(),
+            "seconds_env": judged.seconds_env,
+            "seconds_forward": judged.seconds_forward,
+            "seconds_evolution": seconds_evolution,
+            "num_nonfinite": int((~judged.fitnesses.isfinite()).sum()),
+        }
+        if not self.history:
+            entry["base_fitness"] = self.contest.base_mean
+        return entry
+
+    def _champion(self) -> dict[str, Any]:
+        """Return what the history says of the champion and of all steps so far."""
+        return {
+            "champion_mean": self.contest.champion.mean,
+            "champion_se": self.contest.champion.standard_error,
+            "env_steps": self.env_steps + self.contest.env_steps,
+            "env_steps_validation": self.contest.env_steps,
+        }
+
+    def _finish(self) -> None:
+        """Take a last look at the last generation, unless a certified champion ended the run."""
+        state = None if self.files is None else self._state()
+        has_new_champion = False
+        if self.fitnesses is not None and not self.stopped:
+            has_new_champion = self.contest.look(self.fitnesses, 0, final=True)
+            self.history = History([*self.history[:-1], {**self.history[-1], **self._champion()}])
+        if self.files is None or state is None:
+            return
+        state["final"] = {"contest": self.contest.state(), "history": list(self.history)}
+        self.files.save_latest(state)
+        self.history.to_csv(self.files.folder / "history.csv")
+        if has_new_champion or not self.files.best.exists():
+            self._save_best()
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "kind": "run",
+            "settings": self.plan.described,
+            "population": self.population.state(),
+            "fitnesses": self.fitnesses,
+            "env_steps": self.env_steps,
+            "history": list(self.history),
+            "contest": self.contest.state(),
+            "stopped": self.stopped,
+            "final": None,
+        }
+
+    def _save(self, has_new_champion: bool) -> None:
+        if self.files is None:
+            return
+        if has_new_champion:
+            self._save_best()
+        # The end of the run writes this generation together with what it adds.
+        if len(self.history) % self.plan.settings.checkpoint_every == 0 and not self.is_over:
+            self.files.save_latest(self._state())
+            self.history.to_csv(self.files.folder / "history.csv")
+
+    def _save_best(self) -> None:
+        assert self.files is not None
+        champion = self.contest.champion
+        self.files.save_best(
+            {
+                "kind": "individual",
+                "low_rank": self.population.low_rank,
+                "weights": champion.weights,
+                "normalizer": champion.normalizer,
+                "generation": champion.generation,
+                "mean": champion.mean,
+                "standard_error": champion.standard_error,
+                "returns": champion.scores,
+                "settings": self.plan.described,
+            }
+        )

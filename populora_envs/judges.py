@@ -1,0 +1,116 @@
+"""Judges: what a generation scores, and what a few individuals score on fresh episodes."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from populora_envs.fitness import call_fitness
+from populora_envs.seeds import Purpose, job_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from populora_envs.evaluation import Evaluation
+    from populora_envs.fitness import FitnessFunction
+    from populora_envs.population import Population
+
+
+class Judged(NamedTuple):
+    """What a generation scored."""
+
+    fitnesses: Tensor
+    """float32 `[P]`; -inf where it was not finite."""
+    cost: int
+    """In the judge's unit: env steps, or calls of a fitness function."""
+    env_steps: int
+    seconds_env: float
+    seconds_forward: float
+
+
+class Trial(NamedTuple):
+    """What individuals scored on fresh episodes."""
+
+    returns: Tensor
+    """float64 `[P, episodes]`."""
+    cost: int
+    env_steps: int
+
+
+class Judge(Protocol):
+    """Scores populations."""
+
+    def judge(self, population: Population) -> Judged:
+        """Score everyone on the episodes of this generation."""
+        ...
+
+    def trial(self, population: Population, purpose: Purpose, episodes: Sequence[int]) -> Trial:
+        """Score everyone on numbered episodes that no generation plays; heads do not draw."""
+        ...
+
+
+class RolloutJudge:
+    """Plays episodes.
+
+    Args:
+        evaluation: of a generation.
+        trials: the same without drawing actions.
+        seed: of the episodes.
+        num_episodes: of each individual in a generation.
+    """
+
+    def __init__(
+        self, evaluation: Evaluation, trials: Evaluation, seed: int, num_episodes: int
+    ) -> None:
+        self.evaluation, self.trials = evaluation, trials
+        self.seed, self.num_episodes = seed, num_episodes
+
+    def judge(self, population: Population) -> Judged:
+        """Play the generation; what it saw is proposed to the normaliser."""
+        seeds = [
+            job_seed(self.seed, Purpose.SELECTION, population.generation, episode)
+            for episode in range(self.num_episodes)
+        ]
+        evaluated = self.evaluation.of_population(population, seeds)
+        return Judged(
+            evaluated.fitnesses,
+            evaluated.env_steps,
+            evaluated.env_steps,
+            evaluated.seconds_env,
+            evaluated.seconds_forward,
+        )
+
+    def trial(self, population: Population, purpose: Purpose, episodes: Sequence[int]) -> Trial:
+        """Play fresh episodes."""
+        seeds = [job_seed(self.seed, purpose, 0, episode) for episode in episodes]
+        evaluated = self.trials(population.routed, population.pop_size, seeds)
+        return Trial(evaluated.returns, evaluated.env_steps, evaluated.env_steps)
+
+
+class FunctionJudge:
+    """Calls a fitness function of the user; a fresh episode is a call with another `eval_seed`."""
+
+    def __init__(self, fitness: FitnessFunction) -> None:
+        self.fitness = fitness
+
+    def judge(self, population: Population) -> Judged:
+        """Call the function for everyone."""
+        start = perf_counter()
+        values = call_fitness(self.fitness, population, range(population.pop_size))
+        seconds = perf_counter() - start
+        fitnesses = torch.where(values.isfinite(), values, -torch.inf)
+        return Judged(fitnesses, population.pop_size, 0, seconds, 0.0)
+
+    def trial(self, population: Population, purpose: Purpose, episodes: Sequence[int]) -> Trial:
+        """Call the function once per episode on a population of its own."""
+        everyone = range(population.pop_size)
+        columns = []
+        for episode in episodes:
+            # Generations count from 0; these never meet them.
+            population.generation = -1 - (episode * len(Purpose) + purpose)
+            columns.append(call_fitness(self.fitness, population, everyone).double())
+        returns = torch.stack(columns, dim=1)
+        return Trial(returns, returns.numel(), 0)

@@ -1,0 +1,71 @@
+"""Operators by name or as functions, and the options each of them takes."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from populora_envs.registry import Registry, near_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Operator = Callable[..., Any]
+
+
+def resolve(registry: Registry[Operator], choice: str | Operator) -> Operator:
+    """Return the operator called `choice`, or `choice` itself where it is a function."""
+    if callable(choice):
+        return choice
+    if not isinstance(choice, str):
+        message = f"a {registry.kind} is a name or a function, not {choice!r}"
+        raise TypeError(message)
+    return registry.get(choice)
+
+
+def _parameters(operator: Operator) -> list[inspect.Parameter]:
+    return list(inspect.signature(operator).parameters.values())
+
+
+def option_names(operator: Operator) -> list[str]:
+    """Return the names of an operator's options: parameters with a default or keyword-only ones."""
+    return [
+        p.name
+        for p in _parameters(operator)
+        if p.default is not p.empty or p.kind is p.KEYWORD_ONLY
+    ]
+
+
+def takes_any(operator: Operator) -> bool:
+    """Return whether an operator has ``**options`` and so takes every option."""
+    return any(p.kind is p.VAR_KEYWORD for p in _parameters(operator))
+
+
+def check_options(
+    operators: Iterable[Operator], options: dict[str, Any], others: Iterable[str] = ()
+) -> None:
+    """Refuse an option that none of the operators takes: TypeError with near names.
+
+    Args:
+        operators: the chosen ones.
+        options: what the caller passed.
+        others: further names the caller could have meant.
+    """
+    operators = list(operators)
+    if any(takes_any(operator) for operator in operators):
+        return
+    known = {name for operator in operators for name in option_names(operator)}
+    for name in options:
+        if name not in known:
+            near = {*known, *others}
+            hint = near_names(name, near) if near else "the chosen operators take none"
+            message = f"unknown option {name!r}; {hint}"
+            raise TypeError(message)
+
+
+def own_options(operator: Operator, options: dict[str, Any]) -> dict[str, Any]:
+    """Return those of `options` that `operator` takes."""
+    if takes_any(operator):
+        return options
+    names = option_names(operator)
+    return {name: value for name, value in options.items() if name in names}

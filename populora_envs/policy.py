@@ -1,0 +1,191 @@
+"""Policies: built from the spaces, bound to an action head, and returned to the user."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from populora_envs.action_map import ActionMap
+from populora_envs.actions import ActionHead, make_action
+from populora_envs.direct_head import DirectHead
+from populora_envs.seeds import derive_seed, seeded_globals
+from populora_envs.slot_actions import slot_action
+from populora_envs.spaces import Encoder, Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from populora_envs.rescale import Range
+
+HIDDEN = 64
+"""Units in each of the two hidden layers of a policy that is built here."""
+
+
+class Actor:
+    """From a policy's output to actions of the simulator.
+
+    Args:
+        action: an action head, its name, a function ``output -> action`` of the user (indices for
+            Discrete, numbers in `from_range` for Box), or None for the deterministic action of the
+            space: argmax for discrete factors, above 0 for MultiBinary, the output itself for Box.
+        space: the action space of one slot.
+        from_range: of the numbers for a Box; the head's own range wins.
+        to_range: of the actions for the simulator; None means the bounds of the space.
+
+    Raises:
+        ValueError: for an unknown head or ranges that do not fit.
+        TypeError: for an `action` that is none of these.
+    """
+
+    def __init__(
+        self,
+        action: Any,
+        space: spaces.Space[Any],
+        from_range: Range | None,
+        to_range: Range | None,
+    ) -> None:
+        self.head = _head(action, space)
+        self.is_ours = isinstance(self.head, (ActionHead, DirectHead))
+        # Numbers that the user's model or function gives lie in from_range; only heads know better.
+        own_range = self.head.range if isinstance(self.head, ActionHead) else None
+        self.space = space
+        self._map = ActionMap(space, own_range, from_range, to_range)
+
+    @property
+    def draws(self) -> bool:
+        """Whether actions are drawn unless asked otherwise."""
+        return isinstance(self.head, ActionHead) and self.head.sample
+
+    def output_size(self) -> int:
+        """Return how many numbers per observation the policy must give."""
+        head = self.head if self.is_ours else DirectHead(self.space)
+        return int(head.output_size(self.space))
+
+    def act(self, output: Any, keys: Tensor | None, count: int) -> tuple[Any, np.ndarray]:
+        """Return actions nested `[B, *act]` and which rows were finite, `[B]` bool.
+
+        Args:
+            output: of the policy, `[B, ...]`.
+            keys: int64 `[B, parts]`, what the noise of each row depends on; None gives the
+                deterministic action.
+            count: B.
+        """
+        if not self.is_ours:
+            decided = self.head(output)
+        else:
+            decided = self.head.mean(output) if keys is None else self.head(output, keys)
+        actions, finite = self._map.map(decided, count)
+        return actions, finite & _finite_rows(output, count)
+
+
+def _finite_rows(output: Any, count: int) -> Any:
+    """Return which rows of an output are finite: an index says nothing of the logits behind it."""
+    if not isinstance(output, Tensor) or math.isfinite(output.sum()):
+        return True
+    return output.reshape(count, -1).isfinite().all(dim=1).cpu().numpy()
+
+
+def _head(action: Any, space: spaces.Space[Any]) -> Any:
+    if action is None:
+        return DirectHead(space)
+    if isinstance(action, str):
+        factors = action == "categorical" and isinstance(space, spaces.MultiDiscrete)
+        return make_action(space if factors else action)
+    if callable(action):
+        return action
+    message = f"action is a head, its name, a function of the output or None, not {action!r}"
+    raise TypeError(message)
+
+
+def build_model(encoder: Encoder, actor: Actor, seed: int) -> nn.Module:
+    """Return a policy for vector observations: two hidden layers of 64 with tanh.
+
+    A last tanh keeps the numbers for a Box in (-1, 1), unless a head shapes them. Initial weights
+    are PyTorch's, drawn from `seed`.
+    """
+    if not encoder.is_vector or encoder.shape is None:
+        message = (
+            f"a policy is built for vector observations, not for {encoder.space}: pass a model, or "
+            "flatten=True"
+        )
+        raise ValueError(message)
+    squash = isinstance(actor.space, spaces.Box) and not isinstance(actor.head, ActionHead)
+    with seeded_globals(derive_seed(seed, "model")):
+        layers: list[nn.Module] = [
+            nn.Linear(encoder.shape[0], HIDDEN),
+            nn.Tanh(),
+            nn.Linear(HIDDEN, HIDDEN),
+            nn.Tanh(),
+            nn.Linear(HIDDEN, actor.output_size()),
+        ]
+    return nn.Sequential(*layers, nn.Tanh()) if squash else nn.Sequential(*layers)
+
+
+class Policy(nn.Module):
+    """A plain model with what it needs to act in an environment.
+
+    Args:
+        model: takes encoded observations.
+        encoder: of raw observations.
+        actor: from outputs to actions.
+
+    Attributes:
+        model: the plain module; it holds the observation statistics, where there are any.
+    """
+
+    def __init__(self, model: nn.Module, encoder: Encoder, actor: Actor) -> None:
+        super().__init__()
+        self.model = model
+        self.encoder = encoder
+        self.actor = actor
+
+    def forward(self, observation: Any) -> Any:
+        """Return the model's output `[B, out]` on raw observations (one, or a batch).
+
+        A tensor goes to the model as it is.
+        """
+        if isinstance(observation, Tensor):
+            return self.model(observation)
+        return self.model(self._encode(observation)[0])
+
+    def act(self, observation: Any) -> Any:
+        """Return what the environment takes, without noise where the head is one of ours.
+
+        Args:
+            observation: one raw observation, or a batch of them.
+
+        Returns:
+            One action in the environment's range, dtype and shape, or a batch `[B, *act]`.
+        """
+        batch, size = self._encode(observation)
+        with torch.inference_mode():
+            output = self.model(batch)
+        actions, _ = self.actor.act(output, None, 1 if size is None else size)
+        return slot_action(self.actor.space, actions, 0) if size is None else actions
+
+    def _encode(self, observation: Any) -> tuple[Any, int | None]:
+        """Return the batch for the model, and the batch size, None for a single observation."""
+        size = self.encoder.batch_size(observation)
+        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        if size is None:
+            stack = Stack(self.encoder.space, 1)
+            stack.write(0, observation)
+            observation = stack.value
+        return self.encoder.encode(observation, 1 if size is None else size, device), size
+
+
+def plain_module(policy: Any) -> nn.Module:
+    """Return the plain module of a policy, in evaluation mode and without changing the user's."""
+    model = policy.model if isinstance(policy, Policy) else policy
+    if not isinstance(model, nn.Module):
+        message = f"a policy is a torch.nn.Module, not {type(policy).__name__}"
+        raise TypeError(message)
+    return copy.deepcopy(model).eval() if model.training else model
+
+

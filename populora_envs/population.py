@@ -1,0 +1,347 @@
+"""One base policy and a population of individuals, each a set of low-rank weights on it."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from populora_envs import distributed, files, seeds
+from populora_envs.batching import batch_size, show_to_all
+from populora_envs.fitness import best_first, call_fitness, check_fitnesses
+from populora_envs.genetics import Genetics
+from populora_envs.normalizer import find_normalizer
+from populora_envs.routing import Route, RoutedLinear, plain_copy, route_model
+from populora_envs.settings import at_least, whole_number
+from populora_envs.targets import check_base, copied, find_targets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from populora_envs.fitness import FitnessFunction
+
+State = dict[str, dict[str, Tensor]]
+"""One individual's weights: ``{path: {"down": [in, r], "up": [out, r]}}``."""
+
+
+class Population(Genetics):
+    """A population of low-rank individuals on a copy of one base model.
+
+    Args:
+        model: the base policy. It is copied and never changed; the copy is in evaluation mode.
+        pop_size: number of individuals P.
+        low_rank: rank r of each individual's change; may exceed a layer's smaller side.
+        lora_targets: exact dotted paths or globs of the layers to adapt; None means every Linear.
+        device: None means ``cuda:LOCAL_RANK`` under torchrun with CUDA, else the model's device.
+        dtype: of the individuals' weights; None means float32, or the model's dtype if wider.
+        seed: of every random draw; None takes fresh entropy.
+        eval_seed: see the attribute `eval_seed`.
+        init: ``"random"``, or ``"zero"`` for individuals that equal the base.
+
+    Attributes:
+        model: the routed model.
+        individuals: by target path, the routed layer whose `down` is `[P, in, r]` and `up` is
+            `[P, out, r]`; change them in place.
+
+    Raises:
+        ValueError: for a size below 1, an unknown `init`, or targets that match nothing.
+        TypeError: for a base that is no module or is scripted or compiled.
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword per choice, each with its default
+        self,
+        model: nn.Module,
+        *,
+        pop_size: int,
+        low_rank: int,
+        lora_targets: Sequence[str] | str | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        seed: int | None = None,
+        eval_seed: int = 0,
+        init: str = "random",
+    ) -> None:
+        check_base(model)
+        self.low_rank = at_least("low_rank", low_rank, 1)
+        pop_size = at_least("pop_size", pop_size, 1)
+        self.seed = seeds.fresh_seed() if seed is None else whole_number("seed", seed)
+        self.base_eval_seed = whole_number("eval_seed", eval_seed)
+        self._generation = self._draws = 0
+        targets = list(find_targets(model, lora_targets))
+        self._assemble(copied(model).to(_device(model, device)), pop_size, targets, dtype)
+        self._initialise(init)
+
+    def _assemble(
+        self, model: nn.Module, pop_size: int, targets: list[str], dtype: torch.dtype | None
+    ) -> None:
+        """Route the layers of `model`, which from here on belongs to this population."""
+        self.model = model.eval()
+        self.pop_size = pop_size
+        self._route = Route()
+        self.individuals: dict[str, RoutedLinear] = route_model(
+            self.model, targets, pop_size, self.low_rank, dtype, self._route
+        )
+        self.normalizer = find_normalizer(self.model)
+
+    def _initialise(self, init: str) -> None:
+        if init not in {"random", "zero"}:
+            message = f"init must be 'random' or 'zero', not {init!r}"
+            raise ValueError(message)
+        for name, layer in self.individuals.items():
+            generator = seeds.make_generator(self.seed, "init", name)
+            layer.draw_(generator, zero=init == "zero")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model and the individuals live."""
+        return next(iter(self.individuals.values())).down.device
+
+    @property
+    def generation(self) -> int:
+        """Counted by `evolve_`; a loop of your own adds one itself.
+
+        A new generation takes over the observation statistics of the last evaluation.
+        """
+        return self._generation
+
+    @generation.setter
+    def generation(self, value: int) -> None:
+        if value != self._generation and self.normalizer is not None:
+            self.normalizer.advance_()
+        self._generation = whole_number("generation", value)
+
+    @property
+    def eval_seed(self) -> int:
+        """An int in [0, 2**31) from (eval_seed, generation), equal on all ranks."""
+        return seeds.derive_seed(self.base_eval_seed, "eval", self.generation) % 2**31
+
+    def __call__(
+        self,
+        *args: Any,
+        individual: int | Tensor | None = None,
+        individuals: Sequence[int] | Tensor | None = None,
+        all_individuals: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Run the model, each group of rows through its own individual.
+
+        The first dimension of the first tensor is the batch. A batch of 1 is shown to every chosen
+        individual; else it is split into as many contiguous groups as individuals are named, in the
+        order they are named. Every other tensor with the same first dimension is treated alike,
+        also inside tuples, lists and dicts; the rest is passed as it is.
+
+        Args:
+            *args: of the model's forward.
+            individual: one index for all rows.
+            individuals: indices, any order, repeats allowed.
+            all_individuals: the same as ``individuals=range(pop_size)``.
+            **kwargs: of the model's forward.
+
+        Returns:
+            What the model returns, for `[groups * rows, ...]`.
+        """
+        ids = self._chosen(individual, individuals, all_individuals)
+        batch, groups = batch_size((args, kwargs)), len(ids)
+        if batch == 1 and groups > 1:
+            args, kwargs = show_to_all((args, kwargs), groups)
+        elif not groups or batch % groups:
+            message = (
+                f"a batch of {batch} rows cannot be split among {groups} individuals: "
+                "name at least one and pass 1 row or a multiple"
+            )
+            raise ValueError(message)
+        self._route.set(ids, samples=max(1, batch // groups))
+        return self.model(*args, **kwargs)
+
+    def routed(self, batch: Any, ids: Tensor) -> Any:
+        """Run the model on one row per slot.
+
+        Args:
+            batch: `[B, ...]` on this population's device.
+            ids: int64 `[B]` on this device, which individual sees each row; while the same tensor
+                is passed, unchanged, nothing is gathered anew.
+        """
+        self._route.set(ids)
+        return self.model(batch)
+
+    def _indices(self, indices: Sequence[int] | Tensor) -> Tensor:
+        """Return checked indices, a new int64 `[n]` on the population's device."""
+        ids = torch.as_tensor(indices)
+        if ids.dim() != 1 or (len(ids) and ids.dtype not in _INTEGERS):
+            message = f"individuals are named by a list of integer indices, not by {indices!r}"
+            raise ValueError(message)
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.pop_size:
+            message = f"individuals {ids.tolist()} must lie in 0..{self.pop_size - 1}"
+            raise ValueError(message)
+        return ids.to(self.device, torch.int64)
+
+    def _single(self, individual: int | Tensor) -> Tensor:
+        """Return one checked index, int64 `[1]` on the population's device."""
+        index = torch.as_tensor(individual)
+        if index.numel() != 1:
+            message = f"one individual is named by one integer, not by {individual!r}"
+            raise ValueError(message)
+        return self._indices(index.reshape(1))
+
+    def _one(self, individual: int | Tensor) -> int:
+        return int(self._single(individual)[0])
+
+    def merge_(self, individual: int | Tensor) -> nn.Module:
+        """Return a fresh plain model with the individual's change added to the base weights.
+
+        Base and change are summed in float32 (or wider) and rounded once. The population stays as it
+        is; a second call starts from the base again. The module is in evaluation mode, and its
+        parameters require gradients where those of the base do.
+        """
+        ids = self._single(individual)
+        merged = plain_copy(self.model)
+        for name, layer in self.individuals.items():
+            target = merged.get_submodule(name)
+            weight = layer.merged(ids)[0]
+            target.weight = nn.Parameter(weight, requires_grad=layer.weight.requires_grad)
+        return merged
+
+    def select_and_merge_best_(self, fitnesses: Tensor) -> nn.Module:
+        """Merge the individual with the highest fitness; ties go to the lower index."""
+        return self.merge_(best_first(check_fitnesses(fitnesses, self.pop_size))[0])
+
+    def individual_state(self, individual: int | Tensor) -> State:
+        """Return copies of one individual's weights on the CPU, ``{path: {"down", "up"}}``."""
+        i = self._one(individual)
+        return {
+            name: {"down": layer.down[i].cpu().clone(), "up": layer.up[i].cpu().clone()}
+            for name, layer in self.individuals.items()
+        }
+
+    def base_state(self) -> State:
+        """Return the weights of an individual that equals the base: zeros."""
+        return {
+            name: {part: torch.zeros_like(w) for part, w in weights.items()}
+            for name, weights in self.individual_state(0).items()
+        }
+
+    def write_individual_(self, individual: int, state: State) -> None:
+        """Overwrite one individual with weights from `individual_state`; ValueError on a misfit."""
+        individual = self._one(individual)
+        if set(state) != set(self.individuals):
+            message = (
+                f"the individual adapts {sorted(state)} "
+                f"and this population {sorted(self.individuals)}"
+            )
+            raise ValueError(message)
+        for name, layer in self.individuals.items():
+            for part, weights in (("down", layer.down), ("up", layer.up)):
+                _check_shape(f"{name}.{part}", state[name][part], weights[individual])
+        for name, layer in self.individuals.items():
+            layer.down[individual] = state[name]["down"].to(layer.down)
+            layer.up[individual] = state[name]["up"].to(layer.up)
+
+    def with_individuals(self, states: Sequence[State]) -> Population:
+        """Return a population of these individuals on the same base parameters, buffers copied."""
+        other = copy.copy(self)
+        model = plain_copy(self.model, share=True)
+        dtype = next(iter(self.individuals.values())).down.dtype
+        other._assemble(model, len(states), list(self.individuals), dtype)
+        for i, state in enumerate(states):
+            other.write_individual_(i, state)
+        return other
+
+    def save_individual(self, path: str | Path, individual: int | Tensor) -> None:
+        """Write one individual to a file that `load_individual` and torch.load can read."""
+        content: dict[str, Any] = {
+            "kind": "individual",
+            "low_rank": self.low_rank,
+            "weights": self.individual_state(individual),
+        }
+        files.save_file(Path(path), content)
+
+    def load_individual(self, path: str | Path, individual: int = 0) -> None:
+        """Overwrite one individual with one that was saved; ValueError where it does not fit."""
+        content = files.load_kind(Path(path), "individual")
+        self.write_individual_(int(individual), content["weights"])
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that makes this population, as tensors and plain values."""
+        return {
+            "kind": "population",
+            "pop_size": self.pop_size,
+            "low_rank": self.low_rank,
+            "seed": self.seed,
+            "eval_seed": self.base_eval_seed,
+            "generation": self.generation,
+            "draws": self._draws,
+            "base": dict(self.model.state_dict()),
+            "individuals": {
+                name: {"down": layer.down, "up": layer.up}
+                for name, layer in self.individuals.items()
+            },
+        }
+
+    def load_state_(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned: base, individuals, seed and generation.
+
+        Raises:
+            ValueError: naming both values where sizes, targets or shapes differ.
+        """
+        for name in ("pop_size", "low_rank"):
+            if state[name] != getattr(self, name):
+                message = f"{name} is {getattr(self, name)} here and {state[name]} in the file"
+                raise ValueError(message)
+        base = self.model.state_dict()
+        if set(base) != set(state["base"]) or set(self.individuals) != set(state["individuals"]):
+            message = (
+                f"the file holds a model with {sorted(state['base'])} adapted at "
+                f"{sorted(state['individuals'])}, this one has {sorted(base)} adapted at "
+                f"{sorted(self.individuals)}"
+            )
+            raise ValueError(message)
+        for name, weights in state["base"].items():
+            _check_shape(name, weights, base[name])
+        for i in range(self.pop_size):
+            self.write_individual_(i, _row(state["individuals"], i))
+        self.model.load_state_dict(state["base"])
+        self.seed, self.base_eval_seed = state["seed"], state["eval_seed"]
+        self._generation, self._draws = state["generation"], state["draws"]
+
+    def save(self, path: str | Path) -> None:
+        """Write the whole population, base weights included, to one file."""
+        files.save_file(Path(path), self.state())
+
+    def load(self, path: str | Path) -> None:
+        """Continue from a file of `save`; ValueError where sizes or shapes differ."""
+        self.load_state_(files.load_kind(Path(path), "population"))
+
+    def evaluate_distributed(self, fitness: FitnessFunction) -> Tensor:
+        """Return the fitness of everyone, float32 `[P]`, from a function of the user.
+
+        Args:
+            fitness: `(population)`, `(population, individuals)` or `(population, idx)`; see
+                `populora_envs.fitness.fitness_form`.
+        """
+        distributed.require_one_process("evaluate_distributed")
+        return call_fitness(fitness, self, range(self.pop_size))
+
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def _device(model: nn.Module, device: torch.device | str | None) -> torch.device:
+    if device is not None:
+        return torch.device(device)
+    local_rank = distributed.local_rank()
+    if local_rank is not None and torch.cuda.is_available():
+        return torch.device("cuda", local_rank)
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _row(individuals: dict[str, dict[str, Tensor]], i: int) -> State:
+    return {n: {"down": w["down"][i], "up": w["up"][i]} for n, w in individuals.items()}
+
+
+def _check_shape(name: str, given: Tensor, here: Tensor) -> None:
+    if given.shape != here.shape:
+        message = f"{name} is {tuple(here.shape)} here and {tuple(given.shape)} in the file"
+        raise ValueError(message)

@@ -1,0 +1,223 @@
+"""Rollouts: slots play jobs until none is left.
+
+The path of the data, one timestep:
+
+    adapter.reset / step      observation [N, *obs]    numpy or tensor, any dtype
+    slots                     batch       [B, *obs]    on the population's device; B slots act now
+    forward(batch, ids)       output      [B, out]     ids [B]: which individual sits in each slot
+    action head               action      [B, *act]    in head.range, e.g. (-1, 1)
+    rescale                   action      [B, *act]    in the simulator's [low, high]
+    slots.step(action)        reward [N] summed in float64, terminated / truncated [N] bool
+    rollout                   return      per job, closed when the episode ends
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from populora_envs.normalizer import Moments, moments_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from populora_envs.jobs import Job, TakeJob
+    from populora_envs.slots import Slots
+
+    Forward = Callable[[Any, Tensor], Any]
+    Act = Callable[[Any, Tensor, int], tuple[Any, np.ndarray]]
+
+
+class JobResult(NamedTuple):
+    """What one episode gave."""
+
+    job: Job
+    episode_return: float
+    """Sum of the rewards; nan where an action was not finite."""
+    length: int
+    """Steps from the reset to the end."""
+    end: str
+    """``"terminated"``, ``"truncated"`` or ``"horizon"``."""
+    moments: Moments | None
+    """Of the encoded observations the policy acted on, where they were asked for."""
+
+
+def play(
+    slots: Slots,
+    forward: Forward,
+    act: Act,
+    take_job: TakeJob,
+    horizon: int,
+    *,
+    with_moments: bool = False,
+) -> Played:
+    """Play jobs until `take_job` returns None.
+
+    A slot whose job has ended takes the next one; when none is left it leaves the batch. An error of
+    the simulator comes out as it is, with a note that names slot, individual and episode.
+
+    Args:
+        slots: which are all idle, and are again afterwards.
+        forward: ``(batch [B, *obs], ids [B]) -> output [B, out]``.
+        act: ``(output, keys [B, 2], B) -> (actions nested [B, *act], finite [B] bool)``, the keys
+            being the job's seed and the step.
+        take_job: returns the next job or None.
+        horizon: most steps of an episode.
+        with_moments: return the moments of each job's observations.
+    """
+    run = _Run(slots, forward, act, take_job, horizon, with_moments=with_moments)
+    try:
+        with torch.inference_mode():
+            return run.play()
+    finally:
+        slots.stop()
+
+
+class Played(NamedTuple):
+    """What a rollout gave, and what it cost."""
+
+    results: list[JobResult]
+    seconds_env: float
+    seconds_forward: float
+
+
+class _Run:
+    """One rollout: per slot its job, return and length."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        forward: Forward,
+        act: Act,
+        take_job: TakeJob,
+        horizon: int,
+        *,
+        with_moments: bool,
+    ) -> None:
+        count = slots.num_slots
+        self.slots, self.forward, self.act = slots, forward, act
+        self.take_job, self.horizon = take_job, horizon
+        self.jobs: list[Job | None] = [None] * count
+        self.returns = np.zeros(count)
+        self.lengths = np.zeros(count, dtype=np.int64)
+        self.seeds = np.zeros(count, dtype=np.int64)
+        self.individuals = np.zeros(count, dtype=np.int64)
+        self.exhausted = False
+        self.rows: Any = slice(None)
+        self.ids = torch.zeros(0, dtype=torch.int64)
+        self.sums: np.ndarray | None = None
+        if with_moments:
+            self.sums = np.zeros((2, count, *(slots.encoder.shape or ())))
+        self.results: list[JobResult] = []
+        self.seconds_forward = 0.0
+
+    def play(self) -> Played:
+        before = self.slots.seconds
+        try:
+            while self._fill():
+                self._step()
+        except Exception as error:
+            self._explain(error)
+            raise
+        return Played(self.results, self.slots.seconds - before, self.seconds_forward)
+
+    def _explain(self, error: Exception) -> None:
+        slot = getattr(error, "populora_slot", None)
+        job = None if slot is None else self.jobs[slot]
+        if job is not None:
+            error.add_note(
+                f"in slot {slot}, individual {job.individual}, episode {job.episode}, "
+                f"step {self.lengths[slot]}, seed {job.seed}"
+            )
+
+    def _fill(self) -> bool:
+        """Give jobs to ready slots; return whether any slot acts."""
+        if not self.exhausted:
+            ready = self.slots.ready()
+            if ready.any():
+                self._begin(ready)
+        return bool(self.slots.acting.any())
+
+    def _begin(self, ready: np.ndarray) -> None:
+        started = np.zeros_like(ready)
+        for slot in np.flatnonzero(ready):
+            job = self.take_job()
+            if job is None:
+                self.exhausted = True
+                break
+            self.jobs[slot] = job
+            self.seeds[slot], self.individuals[slot] = job.seed, job.individual
+            started[slot] = True
+        self.returns[started] = 0.0
+        self.lengths[started] = 0
+        if self.sums is not None:
+            self.sums[:, started] = 0.0
+        if started.any():
+            self.slots.begin(started, self.seeds.tolist())
+        self._choose_rows()
+
+    def _choose_rows(self) -> None:
+        """Note who acts: all slots, or some of them."""
+        acting = self.slots.acting
+        self.rows = slice(None) if acting.all() else np.flatnonzero(acting)
+        self.ids = torch.from_numpy(self.individuals[self.rows].copy()).to(self.slots.device)
+
+    def _step(self) -> None:
+        rows = self.rows
+        if self.sums is not None:
+            seen = self.slots.seen(rows).astype(np.float64)
+            self.sums[0, rows] += seen
+            self.sums[1, rows] += seen * seen
+        actions, finite = self._decide(rows)
+        transition = self.slots.step(self._spread(actions))
+        self.returns[rows] += transition.reward[rows]
+        self.lengths[rows] += 1
+        if not finite.all():
+            self.returns[self._indices()[~finite]] = np.nan
+        over = transition.terminated | transition.truncated | (self.lengths >= self.horizon)
+        over &= self.slots.acting
+        if over.any():
+            self._close(over, transition.terminated, transition.truncated)
+
+    def _decide(self, rows: Any) -> tuple[Any, np.ndarray]:
+        start = perf_counter()
+        output = self.forward(self.slots.batch(rows), self.ids)
+        keys = torch.from_numpy(np.stack([self.seeds[rows], self.lengths[rows]], axis=1))
+        decided = self.act(output, keys.to(self.slots.device), len(self.ids))
+        self.seconds_forward += perf_counter() - start
+        return decided
+
+    def _indices(self) -> np.ndarray:
+        return np.flatnonzero(self.slots.acting)
+
+    def _spread(self, actions: Any) -> Any:
+        """Return actions for all N slots from those of the acting ones; idle slots get the first."""
+        if isinstance(self.rows, slice):
+            return actions
+        if isinstance(actions, dict):
+            return {key: self._spread(part) for key, part in actions.items()}
+        if isinstance(actions, tuple):
+            return tuple(self._spread(part) for part in actions)
+        spread = np.empty((self.slots.num_slots, *actions.shape[1:]), dtype=actions.dtype)
+        spread[:] = actions[0]
+        spread[self.rows] = actions
+        return spread
+
+    def _close(self, over: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
+        for slot in np.flatnonzero(over).tolist():
+            job = self.jobs[slot]
+            assert job is not None
+            end = "terminated" if terminated[slot] else "truncated" if truncated[slot] else "horizon"
+            length = int(self.lengths[slot])
+            moments = None
+            if self.sums is not None:
+                moments = moments_of(length, self.sums[0, slot], self.sums[1, slot])
+            total = float(self.returns[slot])
+            self.results.append(JobResult(job, total, length, end, moments))
+        self.slots.rest(over)
+        self._choose_rows()

@@ -1,0 +1,282 @@
+"""Routed layers: one forward in which every sample goes through its own individual's weights.
+
+A sample's output does not depend, to the last bit, on what else is in the batch. A batched matrix
+product with one matrix per sample has this property when there are at least two samples; a product of
+all rows with one shared matrix has it only in tiles of a fixed number of rows.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from populora_envs.seeds import normal
+from populora_envs.targets import unsupported
+
+TILE = 64
+"""Rows per tile of the products with a shared matrix."""
+
+SMALL_LAYER = 4096
+"""Layers with at most this many weights are materialised: W + up down^T, one product per row."""
+
+MATERIALISED_BYTES = 2**28
+"""Most memory one layer may use for the materialised weights of all individuals."""
+
+
+def tiled_linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Apply one linear layer to `rows` `[N, in]` in tiles of 64, the last one padded."""
+    count = len(rows)
+    padding = -count % TILE
+    padded = F.pad(rows, (0, 0, 0, padding)) if padding else rows
+    if len(padded) <= TILE:
+        return F.linear(padded, weight, bias)[:count]
+    tiles = padded.reshape(-1, TILE, padded.shape[1]).unbind()
+    return torch.cat([F.linear(tile, weight, bias) for tile in tiles])[:count]
+
+
+class Route:
+    """Which individual each sample goes to; shared by the layers of one routed model.
+
+    Attributes:
+        count: the number of groups; the samples of a group lie one after the other.
+        samples: how many samples each group has.
+        rows: int64, the individual of each group; renewed whenever it changes.
+    """
+
+    def __init__(self) -> None:
+        self.count = self.samples = 1
+        self.rows = torch.zeros(2, dtype=torch.int64, device="cpu")
+        self._ids: Tensor | None = None
+        self._version = 0
+
+    def set(self, ids: Tensor, samples: int = 1) -> None:
+        """Send group k of every batch to individual `ids[k]`, int64 `[groups]`."""
+        self.samples = samples
+        version = 0 if ids.is_inference() else ids._version
+        if ids is self._ids and version == self._version:
+            return
+        self._ids, self._version, self.count = ids, version, len(ids)
+        # A batched product of one matrix takes another path than one of several.
+        self.rows = ids.clone() if self.count > 1 else ids.repeat(2)
+
+
+class RoutedLinear:
+    """The forward of one adapted `nn.Linear`: base weight plus each individual's low-rank change.
+
+    Two plans give the same numbers: small layers multiply by materialised weights W + up down^T, wide
+    ones by W and by the two factors. Either gathers what its rows need once per route.
+
+    Args:
+        layer: the base layer; its weight is `[out, in]`.
+        pop_size: the number of individuals P.
+        low_rank: the rank r of the change.
+        dtype: of `down` and `up`.
+        route: where each sample goes.
+
+    Attributes:
+        down: `[P, in, r]`.
+        up: `[P, out, r]`; the change of individual p is ``up[p] @ down[p].T``.
+    """
+
+    def __init__(
+        self, layer: nn.Linear, pop_size: int, low_rank: int, dtype: torch.dtype, route: Route
+    ) -> None:
+        self.weight, self.bias = layer.weight, layer.bias
+        self.route = route
+        device = layer.weight.device
+        with torch.inference_mode(mode=False):  # inference tensors do not count their changes
+            self.down = torch.zeros(
+                pop_size, layer.in_features, low_rank, dtype=dtype, device=device
+            )
+            self.up = torch.zeros(
+                pop_size, layer.out_features, low_rank, dtype=dtype, device=device
+            )
+        self._versions: tuple[int, ...] = ()
+        self._all: Tensor | None = None
+        self._rows: Tensor | None = None
+        self._gathered: tuple[Tensor, ...] = ()
+
+    def draw_(self, generator: torch.Generator, *, zero: bool) -> None:
+        """Draw new individuals: `down` from N(0, 1/in), `up` from N(0, 1/(2r)), or 0 where `zero`.
+
+        Half the variance of a mutation step in `up` keeps the first generation near the base.
+        """
+        for weights, scale in ((self.down, self.down.shape[1]), (self.up, 2 * self.up.shape[2])):
+            weights.copy_(normal(weights.shape, generator) / scale**0.5)
+        if zero:
+            self.up.zero_()
+
+    @property
+    def materialises(self) -> bool:
+        """Whether the rows meet full matrices rather than base and factors."""
+        pop_size, fan_in, rank = self.down.shape
+        fan_out = self.up.shape[1]
+        size = fan_in * fan_out
+        cheap = size <= max(SMALL_LAYER, rank * (fan_in + fan_out))
+        return cheap and pop_size * size * self.weight.element_size() <= MATERIALISED_BYTES
+
+    def merged(self, ids: Tensor) -> Tensor:
+        """Return base plus change, `[len(ids), out, in]`: in float32 or wider, rounded once."""
+        wide = torch.promote_types(self.down.dtype, torch.float32)
+        wide = torch.promote_types(self.weight.dtype, wide)
+        change = torch.bmm(self.up[ids].to(wide), self.down[ids].to(wide).transpose(1, 2))
+        return (self.weight.detach().to(wide) + change).to(self.weight.dtype)
+
+    def _plan(self) -> tuple[Tensor, ...]:
+        """Return the tensors gathered for the present route, made anew when something changed."""
+        sources = (self.down, self.up, self.weight, self.bias)
+        versions = tuple(source._version for source in sources if source is not None)
+        if versions != self._versions:
+            self._versions, self._all, self._rows = versions, None, None
+        if self.route.rows is not self._rows:
+            with torch.inference_mode(mode=False), torch.no_grad():
+                self._gathered = self._gather(self.route.rows)
+            self._rows = self.route.rows
+        return self._gathered
+
+    def _gather(self, rows: Tensor) -> tuple[Tensor, ...]:
+        if not self.materialises:
+            dtype = self.weight.dtype
+            return self.down[rows].to(dtype), self.up[rows].transpose(1, 2).to(dtype)
+        if self._all is None:
+            everyone = torch.arange(len(self.down), device=self.down.device)
+            self._all = self.merged(everyone).transpose(1, 2).contiguous()
+        matrices = self._all[rows]
+        return (matrices,) if self.bias is None else (matrices, self.bias.detach())
+
+    def __call__(self, input: Tensor) -> Tensor:
+        """Return `[rows, ..., out]` for `[rows, ..., in]`, rows a multiple of the route's groups."""
+        if input.dim() == 1:
+            return self(input[None])[0]
+        groups, plan = self._grouped(input), self._plan()
+        if self.materialises:
+            output = _products(groups, *plan)
+        else:
+            down, up = plan
+            shared = tiled_linear(groups.reshape(-1, groups.shape[-1]), self.weight, self.bias)
+            change = _products(_products(groups, down), up)
+            output = shared.reshape(change.shape) + change
+        return output.reshape(*input.shape[:-1], output.shape[-1])
+
+    def _grouped(self, input: Tensor) -> Tensor:
+        """Return `[groups, samples, rows of a sample, in]`."""
+        count, rows = self.route.count, input.shape[0]
+        if rows % count:
+            message = (
+                f"an adapted layer met {rows} rows for {count} groups: the first dimension "
+                "must hold the rows of each individual one after the other"
+            )
+            raise ValueError(message)
+        # Where the model has changed the number of rows, samples cannot be told apart.
+        samples = 1 if rows % (count * self.route.samples) else self.route.samples
+        inner = input.shape[:-1].numel() // (count * samples)
+        return input.reshape(count, samples, inner, input.shape[-1])
+
+
+def _products(groups: Tensor, matrices: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Multiply every sample by the matrix of its group, never two samples in one product.
+
+    Args:
+        groups: `[groups, samples, rows, in]`.
+        matrices: `[groups, in, out]`, at least two.
+        bias: `[out]`.
+    """
+    count, samples = groups.shape[:2]
+    if samples == 1:
+        each = groups[:, 0] if count > 1 else groups[:, 0].expand(2, -1, -1)
+        return _product(each, matrices, bias)[:count, None]
+    pairs = zip(groups, matrices[:count], strict=True)
+    return torch.stack([_product(g, m.expand(samples, -1, -1), bias) for g, m in pairs])
+
+
+def _product(rows: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.bmm(rows, matrices) if bias is None else torch.baddbmm(bias, rows, matrices)
+
+
+class TiledLinear:
+    """The forward of a base layer that nobody adapts, independent of who else is in the batch."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def __call__(self, input: Tensor) -> Tensor:
+        """Return `[..., out]` for `[..., in]`."""
+        rows = input.reshape(-1, input.shape[-1])
+        output = tiled_linear(rows, self.weight, self.bias)
+        return output.reshape(*input.shape[:-1], output.shape[-1])
+
+
+class Unfused:
+    """The forward of a torch encoder without its fused path, which reads weights past the layers."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        self.encoder = encoder
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the encoder's layers give, called one by one."""
+        enabled = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            return type(self.encoder).forward(self.encoder, *args, **kwargs)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+Forward = RoutedLinear | TiledLinear | Unfused
+
+
+def _install(layer: nn.Module, forward: Forward) -> None:
+    """Let `layer` compute with `forward`; it keeps its class, its name and its weights."""
+    layer.__dict__["forward"] = forward
+
+
+def route_model(
+    model: nn.Module,
+    targets: list[str],
+    pop_size: int,
+    low_rank: int,
+    dtype: torch.dtype | None,
+    route: Route,
+) -> dict[str, RoutedLinear]:
+    """Adapt the layers at `targets` in place and return their routed forwards by path."""
+    routed: dict[str, RoutedLinear] = {}
+    for name in targets:
+        layer = model.get_submodule(name)
+        assert isinstance(layer, nn.Linear)
+        wide = dtype or torch.promote_types(layer.weight.dtype, torch.float32)
+        routed[name] = RoutedLinear(layer, pop_size, low_rank, wide, route)
+        _install(layer, routed[name])
+    for layer in model.modules():
+        if "forward" in layer.__dict__:
+            continue
+        if isinstance(layer, nn.Linear) and unsupported(layer) is None:
+            _install(layer, TiledLinear(layer))
+        elif isinstance(layer, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):
+            _install(layer, Unfused(layer))
+    return routed
+
+
+def plain_copy(model: nn.Module, *, share: bool = False) -> nn.Module:
+    """Return a copy of a routed model with its layers as they were before.
+
+    Args:
+        model: whose layers were routed by `route_model`.
+        share: let the copy use the same parameters; buffers are always copied.
+    """
+    ours = [
+        forward
+        for layer in model.modules()
+        if isinstance(forward := layer.__dict__.get("forward"), Forward)
+    ]
+    memo: dict[int, object] = {id(forward): None for forward in ours}
+    if share:
+        memo.update({id(parameter): parameter for parameter in model.parameters()})
+    plain = copy.deepcopy(model, memo)
+    for layer in plain.modules():
+        if layer.__dict__.get("forward", layer) is None:
+            del layer.__dict__["forward"]
+    return plain

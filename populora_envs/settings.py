@@ -1,0 +1,102 @@
+"""Settings: the one home of every default that signatures and the command line share."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable  # noqa: TC003 - the command line reads the annotations
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneticSettings:
+    """How the genetic algorithm makes the next generation."""
+
+    selection_type: str | Callable[..., Any] = "deterministic"
+    """Who survives: a registered name or a function."""
+    survive_frac: float = 0.5
+    """Share of the population that survives and has children."""
+    elite_frac: float = 0.25
+    """Share of the population that goes on unchanged."""
+    parent_selection_type: str | Callable[..., Any] = "tournament"
+    """Which survivors have children: a registered name or a function."""
+    num_parents_per_child: int = 2
+    """Parents of each child."""
+    crossover_type: str | Callable[..., Any] = "clone"
+    """How parents mix: a registered name or a function."""
+    mutation_type: str | Callable[..., Any] = "full_gaussian"
+    """How children vary: a registered name or a function."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EvolveSettings:
+    """What `evolve_with_env` takes besides environments, model and functions."""
+
+    num_envs: int | None = None
+    """Copies made of an id, class or factory; None means min(pop_size * num_episodes, 64)."""
+    pop_size: int = 16
+    """Individuals in the population."""
+    low_rank: int = 16
+    """Rank of each individual's change of a layer."""
+    lora_targets: tuple[str, ...] | None = None
+    """Paths or globs of the layers to adapt; None means every Linear."""
+    num_generations: int = 25
+    """Generations to play."""
+    horizon: int | None = None
+    """Most steps of an episode; None means the environment's own limit, else 1000."""
+    num_episodes: int = 1
+    """Episodes of each individual in a generation."""
+    seed: int = 0
+    """Seed of everything that is drawn."""
+    eval_seed: int = 0
+    """Seed behind population.eval_seed, for fitness functions."""
+    progress: bool = False
+    """Show one line with the best and champion fitness and env-steps/s."""
+    target_fitness: float | None = None
+    """Stop once the champion reaches at least this, certified over 50 fresh episodes."""
+    checkpoint_dir: str | None = None
+    """Folder for latest.pt, best.pt, history.csv and config.json."""
+    checkpoint_every: int = 1
+    """Generations between two writes of latest.pt."""
+    resume: bool = False
+    """Go on with the run in checkpoint_dir, where there is one."""
+    standardize: bool | None = None
+    """Normalise observations; None means yes for a policy built here, no for a model passed in."""
+    to_range: tuple[float, float] | None = None
+    """Range of the actions sent to the environment; None means the bounds of its space."""
+    from_range: tuple[float, float] | None = (-1.0, 1.0)
+    """Range of what the policy gives for a Box; None means the units of the environment."""
+    device: str | None = None
+    """Device of the population; None means cuda:LOCAL_RANK under torchrun, else the model's."""
+
+
+def settings_from(cls: type[T], options: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
+    """Return a settings object made from `options`, and the options it has no field for."""
+    names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    own = {name: value for name, value in options.items() if name in names}
+    return cls(**own), {name: value for name, value in options.items() if name not in names}
+
+
+def whole_number(name: str, value: Any) -> int:
+    """Return `value` as an int; TypeError where it is none."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:  # torch's tensors have __index__, but not all of them are whole numbers
+        pass
+    message = f"{name} must be a whole number, not {value!r}"
+    raise TypeError(message)
+
+
+def at_least(name: str, value: Any, least: int) -> int:
+    """Return `value` as an int; ValueError or TypeError where it is none or below `least`."""
+    number = whole_number(name, value)
+    if number < least:
+        message = f"{name} must be at least {least}, not {number}"
+        raise ValueError(message)
+    return number

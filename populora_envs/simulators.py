@@ -1,0 +1,119 @@
+"""Finding the adapter of an environment, or of an id, without importing any simulator to look."""
+
+from __future__ import annotations
+
+import importlib
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from populora_envs.adapter import Adapter
+
+    Adapt = Callable[[list[Any]], Adapter]
+
+GYMNASIUM = "populora_adapters.gymnasium:adapt"
+DUCK = "populora_adapters.duck:adapt"
+
+_builtin: dict[str, str] = {
+    "dm_control": "populora_adapters.dm_env:adapt",
+    "dm_env": "populora_adapters.dm_env:adapt",
+}
+"""Root module of an environment's class -> its adapter."""
+
+_planned = ("brax", "envpool", "gymnax", "isaaclab", "mani_skill", "pettingzoo", "pufferlib")
+"""Simulators that behave in ways of their own and have no adapter yet."""
+
+_id_prefixes: dict[str, str] = {"dm_control/": "populora_adapters.dm_env:make"}
+"""Beginning of an id -> the function that makes it; other ids are gymnasium's."""
+
+_MAKE_GYMNASIUM = "populora_adapters.gymnasium:make"
+
+_registered: dict[str, str] = {}
+
+
+def register_adapter(root_module: str, target: str) -> None:
+    """Name the adapter of all environments whose class comes from `root_module`.
+
+    Args:
+        root_module: the first part of a module's name, such as ``"mysim"``.
+        target: ``"package.module:function"``, a function that takes a list of environments and
+            returns an `Adapter`. It is imported at first use. It goes before built-in ones.
+    """
+    _registered[root_module] = target
+
+
+def load(target: str) -> Any:
+    """Import ``"package.module:name"`` and return what it names."""
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """Yield the environment from its outermost wrapper down to the innermost."""
+    seen: set[int] = set()
+    while env is not None and id(env) not in seen:
+        seen.add(id(env))
+        yield env
+        inner = vars(env).get("env", None) if hasattr(env, "__dict__") else None
+        env = inner if inner is not None else getattr(env, "unwrapped", None)
+
+
+def _root_modules(env: Any) -> Iterator[str]:
+    for layer in _layers(env):
+        for base in type(layer).__mro__:
+            yield base.__module__.partition(".")[0]
+
+
+def _entry_points() -> dict[str, str]:
+    return {point.name: point.value for point in metadata.entry_points(group="populora_envs.adapters")}
+
+
+def find_adapter(env: Any) -> Adapt:
+    """Return the function that adapts a list of environments like `env`.
+
+    The first match from the outermost wrapper inwards wins, gymnasium's own classes only where
+    nothing else matches. What matches nothing but can reset and step goes to the duck adapter.
+
+    Raises:
+        NotImplementedError: for a simulator whose adapter is planned.
+        TypeError: for what is no environment.
+    """
+    table = {**_builtin, **_entry_points(), **_registered}
+    roots = list(_root_modules(env))
+    for root in roots:
+        if root in table:
+            return cast("Adapt", load(table[root]))
+        if root in _planned:
+            message = (
+                f"environments of {root} have no adapter in this version: wrap yours as a gymnasium "
+                f"environment in a module of your own, or give it one with register_adapter({root!r}, ...)"
+            )
+            raise NotImplementedError(message)
+    if "gymnasium" in roots:
+        return cast("Adapt", load(GYMNASIUM))
+    if looks_like_environment(env):
+        return cast("Adapt", load(DUCK))
+    message = (
+        f"{type(env).__name__} is no environment: it needs reset and step, or pass an id, a class, "
+        "a factory, a list or a dict of environments"
+    )
+    raise TypeError(message)
+
+
+def looks_like_environment(thing: Any) -> bool:
+    """Return whether an object (not a class) can be reset and stepped."""
+    return (
+        not isinstance(thing, type)
+        and callable(getattr(thing, "reset", None))
+        and callable(getattr(thing, "step", None))
+    )
+
+
+def make(env_id: str) -> Any:
+    """Make one environment from an id; ValueError with near names where there is none."""
+    for prefix, target in _id_prefixes.items():
+        if env_id.startswith(prefix):
+            return load(target)(env_id.removeprefix(prefix))
+    return load(_MAKE_GYMNASIUM)(env_id)

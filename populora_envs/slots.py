@@ -1,0 +1,106 @@
+"""Slots: the sub-environments of one adapter, and the one home of autoreset."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from populora_envs.adapter import Autoreset
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from populora_envs.adapter import Adapter, Transition
+    from populora_envs.spaces import Encoder
+
+
+class Slots:
+    """N slots, some of which act.
+
+    A slot is *ready* where an episode may begin in it. With autoreset by the caller every idle slot is
+    ready. A simulator that resets itself is played in waves, each begun by a full reset when no slot
+    acts; within a wave a slot is ready when the simulator has just put it on a first observation.
+
+    Args:
+        adapter: of the simulator.
+        encoder: of its observations.
+        device: where batches go.
+
+    Attributes:
+        acting: `[N]` bool, the slots in the middle of an episode.
+        seconds: spent in the simulator.
+    """
+
+    def __init__(self, adapter: Adapter, encoder: Encoder, device: torch.device) -> None:
+        self.adapter = adapter
+        self.device = device
+        self.encoder = encoder
+        self.num_slots = adapter.num_slots
+        self.acting = np.zeros(self.num_slots, dtype=bool)
+        self.seconds = 0.0
+        self._buffer = encoder.allocate(self.num_slots)
+        self._fresh = np.zeros(self.num_slots, dtype=bool)
+        self._pending = np.zeros(self.num_slots, dtype=bool)
+
+    def ready(self) -> np.ndarray:
+        """Return the slots in which an episode may begin now, `[N]` bool."""
+        idle = ~self.acting
+        if self.adapter.autoreset is Autoreset.CALLER or idle.all():
+            return idle
+        return idle & self._fresh
+
+    def begin(self, slots: np.ndarray, seeds: Sequence[int]) -> None:
+        """Begin episodes in ready slots.
+
+        Args:
+            slots: `[N]` bool.
+            seeds: one per slot, N in all; those of other slots do not matter.
+        """
+        everyone = bool(slots.all())
+        if self.adapter.autoreset is Autoreset.CALLER:
+            self._reset(seeds, None if everyone else slots)
+        elif not self.acting.any():
+            self._reset(seeds, None)
+            self._pending[:] = False
+        self._fresh[:] = False
+        self.acting |= slots
+
+    def _reset(self, seeds: Sequence[int], slots: np.ndarray | None) -> None:
+        start = perf_counter()
+        observation = self.adapter.reset(seeds, slots)
+        self.seconds += perf_counter() - start
+        self.encoder.write(observation, self._buffer)
+
+    def batch(self, rows: Any) -> Any:
+        """Return a copy of the observations of `rows` as the policy takes them, `[B, *obs]`."""
+        return self.encoder.batch(self._buffer, rows, self.device)
+
+    def seen(self, rows: Any) -> np.ndarray:
+        """Return the encoded observations of `rows` as an array that the next step overwrites."""
+        return self._buffer[0][rows]
+
+    def step(self, actions: Any) -> Transition:
+        """Step the acting slots, `actions` nested arrays `[N, *act]`; the rest means nothing."""
+        start = perf_counter()
+        transition = self.adapter.step(actions, None if self.acting.all() else self.acting)
+        self.seconds += perf_counter() - start
+        self.encoder.write(transition.observation, self._buffer)
+        if self.adapter.autoreset is not Autoreset.CALLER:
+            ended = transition.terminated | transition.truncated
+            if self.adapter.autoreset is Autoreset.SAME_STEP:
+                self._fresh = ended
+            else:
+                self._fresh, self._pending = self._pending, ended & ~self._pending
+        return transition
+
+    def rest(self, slots: np.ndarray) -> None:
+        """Let slots leave: their episode has ended, or was cut."""
+        self.acting &= ~slots
+
+    def stop(self) -> None:
+        """Let all slots leave, as after an error."""
+        self.acting[:] = False

@@ -1,0 +1,258 @@
+"""Spaces: batches of single observations, and their encoding as what a policy takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+Path = tuple[Any, ...]
+
+
+class Leaf(NamedTuple):
+    """A space that holds no other, and the keys that lead to it."""
+
+    path: Path
+    space: spaces.Space[Any]
+
+
+def leaves(space: spaces.Space[Any], path: Path = ()) -> list[Leaf]:
+    """Return the leaves of a nested space, Dict in the order of its keys, Tuple in its own."""
+    if isinstance(space, spaces.Dict):
+        children: list[tuple[Any, spaces.Space[Any]]] = list(space.spaces.items())
+    elif isinstance(space, spaces.Tuple):
+        children = list(enumerate(space.spaces))
+    else:
+        return [Leaf(path, space)]
+    return [leaf for key, child in children for leaf in leaves(child, (*path, key))]
+
+
+def at(nested: Any, path: Path) -> Any:
+    """Return what lies at `path` inside nested dicts and tuples."""
+    for key in path:
+        nested = nested[key]
+    return nested
+
+
+def rebuild(space: spaces.Space[Any], values: Mapping[Path, Any], path: Path = ()) -> Any:
+    """Return `values` nested as `space` is; leaves without a value (text) are left out."""
+    if isinstance(space, spaces.Dict):
+        items = ((key, (*path, key), child) for key, child in space.spaces.items())
+        return {k: rebuild(c, values, p) for k, p, c in items if _holds(values, p)}
+    if isinstance(space, spaces.Tuple):
+        items = ((i, (*path, i), child) for i, child in enumerate(space.spaces))
+        return tuple(rebuild(c, values, p) for _, p, c in items if _holds(values, p))
+    return values[path]
+
+
+def _holds(values: Mapping[Path, Any], prefix: Path) -> bool:
+    return any(path[: len(prefix)] == prefix for path in values)
+
+
+def is_image(space: spaces.Space[Any]) -> bool:
+    """Return whether a space is a uint8 picture or a stack of such."""
+    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) >= 2
+
+
+def check_same(first: Any, other: Any, slot: int, what: str) -> None:
+    """Refuse environments of different spaces in one batch: ValueError naming both."""
+    if first != other:
+        message = (
+            f"environment {slot} has the {what} space {other}, environment 0 has {first}: "
+            "pass environments of different spaces as separate interactors"
+        )
+        raise ValueError(message)
+
+
+class _Row:
+    """Where one leaf of single observations is put together, `[N, *shape]`."""
+
+    def __init__(self, leaf: Leaf, count: int) -> None:
+        self.path, self.shape = leaf.path, leaf.space.shape or ()
+        self.values = np.zeros((count, *self.shape), dtype=leaf.space.dtype)
+
+    def write(self, index: int, observation: Any) -> None:
+        value = at(observation, self.path) if self.path else observation
+        shape = getattr(value, "shape", None)
+        if shape is None or not isinstance(value, (np.ndarray, np.generic)):
+            value = np.asarray(value)
+            shape = value.shape
+        if shape != self.shape:
+            where = f" at {list(self.path)}" if self.path else ""
+            message = (
+                f"the environment gave an observation of shape {tuple(shape)}{where}, "
+                f"its space says {self.shape}"
+            )
+            raise ValueError(message)
+        self.values[index] = value
+
+
+class Stack:
+    """A batch of the observations of N single environments, written one at a time.
+
+    Args:
+        space: of one observation. Leaves of text are left out.
+        count: N.
+    """
+
+    def __init__(self, space: spaces.Space[Any], count: int) -> None:
+        self._rows = [
+            _Row(leaf, count) for leaf in leaves(space) if not isinstance(leaf.space, spaces.Text)
+        ]
+        self.value: Any = rebuild(space, {row.path: row.values for row in self._rows})
+        """Nested arrays `[N, *shape]`, the same ones after every `write`."""
+        single = len(self._rows) == 1 and not self._rows[0].path
+        self.write: Callable[[int, Any], None] = self._rows[0].write if single else self._write
+        """``write(i, observation)``; ValueError where the shape is not the space's."""
+
+    def _write(self, index: int, observation: Any) -> None:
+        for row in self._rows:
+            row.write(index, observation)
+
+
+class _Field(NamedTuple):
+    """One leaf of an encoded observation."""
+
+    leaf: Leaf
+    columns: slice
+    write: Callable[[np.ndarray, np.ndarray], None]
+
+
+def _write_numbers(values: np.ndarray, out: np.ndarray) -> None:
+    out[...] = values.reshape(out.shape)
+
+
+def _one_hot_writer(starts: np.ndarray, sizes: np.ndarray) -> Callable[..., None]:
+    """Return a writer of one-hot columns, one block per factor."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - starts
+
+    def write(values: np.ndarray, out: np.ndarray) -> None:
+        out[...] = 0.0
+        columns = values.reshape(len(out), -1) + offsets
+        out[np.arange(len(out))[:, None], columns] = 1.0
+
+    return write
+
+
+def _width_and_writer(leaf: Leaf) -> tuple[int, Callable[..., None]]:
+    space = leaf.space
+    if isinstance(space, spaces.Discrete):
+        sizes, starts = np.array([int(space.n)]), np.array([int(space.start)])
+        return int(space.n), _one_hot_writer(starts, sizes)
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes = np.asarray(space.nvec, dtype=np.int64).ravel()
+        return int(sizes.sum()), _one_hot_writer(np.asarray(space.start).ravel(), sizes)
+    if isinstance(space, (spaces.Box, spaces.MultiBinary)):
+        return int(np.prod(space.shape, dtype=np.int64)), _write_numbers
+    message = f"observations of {type(space).__name__} at {list(leaf.path)} are not supported"
+    raise TypeError(message)
+
+
+class Encoder:
+    """Batched observations of a simulator as the batch a policy takes.
+
+    Args:
+        space: of one observation.
+        flatten: one float32 vector per observation: Dict and Tuple in order, Discrete and
+            MultiDiscrete one-hot, text left out. A space that is one uint8 image stays an image,
+            0..255 as float32. False keeps the nesting: floats as float32, integers as int64.
+
+    Attributes:
+        shape: of one encoded observation, None where it stays nested.
+        dropped: paths of the text leaves.
+    """
+
+    def __init__(self, space: spaces.Space[Any], *, flatten: bool = True) -> None:
+        self.space = space
+        everything = leaves(space)
+        self.dropped = [leaf.path for leaf in everything if isinstance(leaf.space, spaces.Text)]
+        self._leaves = [leaf for leaf in everything if not isinstance(leaf.space, spaces.Text)]
+        if not self._leaves:
+            message = f"the observation space {space} holds no numbers"
+            raise ValueError(message)
+        self.nested = not flatten
+        self._fields: list[_Field] = []
+        self.shape: tuple[int, ...] | None = None
+        if flatten:
+            self._lay_out()
+
+    def _lay_out(self) -> None:
+        only = self._leaves[0].space
+        if len(self._leaves) == 1 and is_image(only):
+            self.shape = tuple(only.shape or ())
+            self._fields = [_Field(self._leaves[0], slice(None), _write_numbers)]
+            return
+        start = 0
+        for leaf in self._leaves:
+            width, write = _width_and_writer(leaf)
+            self._fields.append(_Field(leaf, slice(start, start + width), write))
+            start += width
+        self.shape = (start,)
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether an encoded observation is one float32 vector."""
+        return self.shape is not None and len(self.shape) == 1
+
+    def allocate(self, count: int) -> list[np.ndarray]:
+        """Return arrays for `count` encoded observations."""
+        if self.shape is not None:
+            return [np.zeros((count, *self.shape), dtype=np.float32)]
+        return [np.zeros((count, *(s.shape or ())), dtype=_kept(s)) for _, s in self._leaves]
+
+    def write(self, observation: Any, buffer: list[np.ndarray]) -> None:
+        """Encode a batch `[N, *obs]` into arrays from `allocate(N)`; ValueError on a wrong shape."""
+        count = len(buffer[0])
+        if self.nested:
+            for leaf, out in zip(self._leaves, buffer, strict=True):
+                out[...] = _checked(observation, leaf, count)
+            return
+        out = buffer[0]
+        for leaf, columns, write in self._fields:
+            write(_checked(observation, leaf, count), out[:, columns])
+
+    def batch(self, buffer: list[np.ndarray], rows: Any, device: torch.device) -> Any:
+        """Return copies of `rows` as tensors on `device`, nested where the observation stays so."""
+        tensors = [torch.from_numpy(np.array(array[rows])).to(device) for array in buffer]
+        if not self.nested:
+            return tensors[0]
+        paths = [leaf.path for leaf in self._leaves]
+        return rebuild(self.space, dict(zip(paths, tensors, strict=True)))
+
+    def encode(self, observation: Any, count: int, device: torch.device) -> Any:
+        """Encode one batch of `count` observations at once."""
+        buffer = self.allocate(count)
+        self.write(observation, buffer)
+        return self.batch(buffer, slice(None), device)
+
+    def batch_size(self, observation: Any) -> int | None:
+        """Return the batch size of raw observations, None for a single one."""
+        leaf = self._leaves[0]
+        value = at(observation, leaf.path)
+        if np.ndim(value) == len(leaf.space.shape or ()):
+            return None
+        return len(value)
+
+
+def _kept(space: spaces.Space[Any]) -> type[np.generic]:
+    floating = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
+    return np.float32 if floating or is_image(space) else np.int64
+
+
+def _checked(observation: Any, leaf: Leaf, count: int) -> np.ndarray:
+    """Return the leaf's values as an array `[count, *shape]`."""
+    values = at(observation, leaf.path)
+    if not isinstance(values, np.ndarray):
+        values = values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    shape = (count, *(leaf.space.shape or ()))
+    if values.shape != shape:
+        where = f" at {list(leaf.path)}" if leaf.path else ""
+        message = (
+            f"the environment gave observations of shape {values.shape}{where} for {count} slots, "
+            f"its space says {shape[1:]} each"
+        )
+        raise ValueError(message)
+    return values
