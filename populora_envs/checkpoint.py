@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from populora_envs.files import (
 )
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Collection, Iterator
 
 

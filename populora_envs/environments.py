@@ -173,7 +173,7 @@ class Environments:
         if not entry.acting.any():
             message = "no slot is in an episode: call reset first"
             raise RuntimeError(message)
-        mapped, _ = self._bind(None).map(actions, entry.num_slots)
+        mapped, _ = self._actor(None).map(actions, entry.num_slots)
         acting = entry.acting.copy()
         transition = entry.step(mapped)
         reward = np.where(acting, transition.reward, 0.0)

@@ -160,7 +160,7 @@ def _prepare(
     settings: EvolveSettings,
 ) -> tuple[Population, Judge]:
     """Return the first generation and what scores it."""
-    own = {
+    own: dict[str, Any] = {
         "pop_size": settings.pop_size,
         "low_rank": settings.low_rank,
         "lora_targets": settings.lora_targets,

@@ -6,7 +6,6 @@ import copy
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from populora_envs.slot_actions import slot_action
 from populora_envs.spaces import Encoder, Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import numpy as np
 
     from populora_envs.rescale import Range
 
@@ -67,6 +66,10 @@ class Actor:
         head = self.head if self.is_ours else DirectHead(self.space)
         return int(head.output_size(self.space))
 
+    def map(self, actions: Any, count: int) -> tuple[Any, np.ndarray]:
+        """Return what a head or function gave for `count` rows as actions of the simulator."""
+        return self._map.map(actions, count)
+
     def act(self, output: Any, keys: Tensor | None, count: int) -> tuple[Any, np.ndarray]:
         """Return actions nested `[B, *act]` and which rows were finite, `[B]` bool.
 
@@ -80,7 +83,7 @@ class Actor:
             decided = self.head(output)
         else:
             decided = self.head.mean(output) if keys is None else self.head(output, keys)
-        actions, finite = self._map.map(decided, count)
+        actions, finite = self.map(decided, count)
         return actions, finite & _finite_rows(output, count)
 
 

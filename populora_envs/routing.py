@@ -99,6 +99,7 @@ class RoutedLinear:
         self._all: Tensor | None = None
         self._rows: Tensor | None = None
         self._gathered: tuple[Tensor, ...] = ()
+        self._factored = False
 
     def draw_(self, generator: torch.Generator, *, zero: bool) -> None:
         """Draw new individuals: `down` from N(0, 1/in), `up` from N(0, 1/(2r)), or 0 where `zero`.
@@ -126,10 +127,13 @@ class RoutedLinear:
         change = torch.bmm(self.up[ids].to(wide), self.down[ids].to(wide).transpose(1, 2))
         return (self.weight.detach().to(wide) + change).to(self.weight.dtype)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles gather anew."""
+        return {**self.__dict__, "_versions": (), "_all": None, "_rows": None, "_gathered": ()}
+
     def _plan(self) -> tuple[Tensor, ...]:
         """Return the tensors gathered for the present route, made anew when something changed."""
-        sources = (self.down, self.up, self.weight, self.bias)
-        versions = tuple(source._version for source in sources if source is not None)
+        versions = (self.down._version, self.up._version, self.weight._version)
         if versions != self._versions:
             self._versions, self._all, self._rows = versions, None, None
         if self.route.rows is not self._rows:
@@ -139,32 +143,39 @@ class RoutedLinear:
         return self._gathered
 
     def _gather(self, rows: Tensor) -> tuple[Tensor, ...]:
-        if not self.materialises:
+        self._factored = not self.materialises
+        if self._factored:
             dtype = self.weight.dtype
             return self.down[rows].to(dtype), self.up[rows].transpose(1, 2).to(dtype)
         if self._all is None:
             everyone = torch.arange(len(self.down), device=self.down.device)
             self._all = self.merged(everyone).transpose(1, 2).contiguous()
         matrices = self._all[rows]
-        return (matrices,) if self.bias is None else (matrices, self.bias.detach())
+        if self.bias is None:
+            return (matrices,)
+        return matrices, self.bias.detach().expand(len(rows), 1, -1)
 
     def __call__(self, input: Tensor) -> Tensor:
         """Return `[rows, ..., out]` for `[rows, ..., in]`, rows a multiple of the route's groups."""
         if input.dim() == 1:
             return self(input[None])[0]
-        groups, plan = self._grouped(input), self._plan()
-        if self.materialises:
-            output = _products(groups, *plan)
+        plan, fan_in, count = self._plan(), input.shape[-1], self.route.count
+        samples = self._samples(len(input))
+        if samples > 1:
+            groups = input.reshape(count, samples, -1, fan_in)
+            output = torch.stack([self._of_group(g, group, plan) for g, group in enumerate(groups)])
+        elif count > 1:
+            output = self._products(input.reshape(count, -1, fan_in), plan)
         else:
-            down, up = plan
-            shared = tiled_linear(groups.reshape(-1, groups.shape[-1]), self.weight, self.bias)
-            change = _products(_products(groups, down), up)
-            output = shared.reshape(change.shape) + change
+            output = self._products(input.reshape(1, -1, fan_in).expand(2, -1, -1), plan)[:1]
+        if self._factored:
+            shared = tiled_linear(input.reshape(-1, fan_in), self.weight, self.bias)
+            output = shared.reshape(output.shape) + output
         return output.reshape(*input.shape[:-1], output.shape[-1])
 
-    def _grouped(self, input: Tensor) -> Tensor:
-        """Return `[groups, samples, rows of a sample, in]`."""
-        count, rows = self.route.count, input.shape[0]
+    def _samples(self, rows: int) -> int:
+        """Return how many samples of each group there are in an input of so many rows."""
+        count, samples = self.route.count, self.route.samples
         if rows % count:
             message = (
                 f"an adapted layer met {rows} rows for {count} groups: the first dimension "
@@ -172,29 +183,20 @@ class RoutedLinear:
             )
             raise ValueError(message)
         # Where the model has changed the number of rows, samples cannot be told apart.
-        samples = 1 if rows % (count * self.route.samples) else self.route.samples
-        inner = input.shape[:-1].numel() // (count * samples)
-        return input.reshape(count, samples, inner, input.shape[-1])
+        return samples if rows and rows % (count * samples) == 0 else 1
 
+    def _of_group(self, g: int, group: Tensor, plan: tuple[Tensor, ...]) -> Tensor:
+        """Return what group g, `[samples, rows, in]`, gives: one product for each sample."""
+        return self._products(group, tuple(part[g].expand(len(group), -1, -1) for part in plan))
 
-def _products(groups: Tensor, matrices: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multiply every sample by the matrix of its group, never two samples in one product.
-
-    Args:
-        groups: `[groups, samples, rows, in]`.
-        matrices: `[groups, in, out]`, at least two.
-        bias: `[out]`.
-    """
-    count, samples = groups.shape[:2]
-    if samples == 1:
-        each = groups[:, 0] if count > 1 else groups[:, 0].expand(2, -1, -1)
-        return _product(each, matrices, bias)[:count, None]
-    pairs = zip(groups, matrices[:count], strict=True)
-    return torch.stack([_product(g, m.expand(samples, -1, -1), bias) for g, m in pairs])
-
-
-def _product(rows: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.bmm(rows, matrices) if bias is None else torch.baddbmm(bias, rows, matrices)
+    def _products(self, samples: Tensor, plan: tuple[Tensor, ...]) -> Tensor:
+        """Multiply each sample `[rows, in]` by its own matrices; at least two samples."""
+        if self._factored:
+            down, up = plan
+            return torch.bmm(torch.bmm(samples, down), up)
+        if len(plan) == 1:
+            return torch.bmm(samples, plan[0])
+        return torch.baddbmm(plan[1], samples, plan[0])
 
 
 class TiledLinear:

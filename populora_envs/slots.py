@@ -81,7 +81,8 @@ class Slots:
 
     def seen(self, rows: Any) -> np.ndarray:
         """Return the encoded observations of `rows` as an array that the next step overwrites."""
-        return self._buffer[0][rows]
+        seen: np.ndarray = self._buffer[0][rows]
+        return seen
 
     def step(self, actions: Any) -> Transition:
         """Step the acting slots, `actions` nested arrays `[N, *act]`; the rest means nothing."""

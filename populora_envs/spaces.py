@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium import spaces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 Path = tuple[Any, ...]
 
@@ -43,8 +45,8 @@ def rebuild(space: spaces.Space[Any], values: Mapping[Path, Any], path: Path = (
         items = ((key, (*path, key), child) for key, child in space.spaces.items())
         return {k: rebuild(c, values, p) for k, p, c in items if _holds(values, p)}
     if isinstance(space, spaces.Tuple):
-        items = ((i, (*path, i), child) for i, child in enumerate(space.spaces))
-        return tuple(rebuild(c, values, p) for _, p, c in items if _holds(values, p))
+        parts = (((*path, i), child) for i, child in enumerate(space.spaces))
+        return tuple(rebuild(c, values, p) for p, c in parts if _holds(values, p))
     return values[path]
 
 
@@ -244,9 +246,8 @@ def _kept(space: spaces.Space[Any]) -> type[np.generic]:
 
 def _checked(observation: Any, leaf: Leaf, count: int) -> np.ndarray:
     """Return the leaf's values as an array `[count, *shape]`."""
-    values = at(observation, leaf.path)
-    if not isinstance(values, np.ndarray):
-        values = values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    given = at(observation, leaf.path)
+    values: np.ndarray = np.asarray(given.cpu() if isinstance(given, torch.Tensor) else given)
     shape = (count, *(leaf.space.shape or ()))
     if values.shape != shape:
         where = f" at {list(leaf.path)}" if leaf.path else ""

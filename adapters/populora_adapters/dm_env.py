@@ -27,7 +27,7 @@ def adapt(envs: list[Any]) -> Adapter:
 def make(name: str) -> Any:
     """Load ``"domain-task"`` from dm_control's suite; ValueError with near names."""
     try:
-        from dm_control import suite  # noqa: PLC0415 - only this function needs it
+        from dm_control import suite
     except ImportError as error:
         error.add_note('to get it: pip install "populora-envs[dm-control]"')
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from populora_envs.slot_actions import make_picker
 from populora_envs.spaces import Stack, check_same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from populora_envs.adapter import Adapter
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def adapt(envs: list[Any]) -> Adapter:
     """Return one adapter over single environments of one kind."""
     if callable(getattr(envs[0], "action_spec", None)):
-        from populora_adapters.dm_env import adapt as adapt_dm_env  # noqa: PLC0415
+        from populora_adapters.dm_env import adapt as adapt_dm_env
 
         return adapt_dm_env(envs)
     return SingleEnvs(envs)
@@ -173,19 +174,19 @@ def _converted(space: Any) -> spaces.Space[Any]:
     if isinstance(space, spaces.Space):
         return space
     kind = type(space).__name__
-    if kind == "Box":
-        return spaces.Box(space.low, space.high, space.shape, space.dtype)
-    if kind == "Discrete":
-        return spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)))
-    if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(space.nvec)
-    if kind == "MultiBinary":
-        return spaces.MultiBinary(space.n)
-    if kind == "Dict":
-        return spaces.Dict({key: _converted(part) for key, part in space.spaces.items()})
-    if kind == "Tuple":
-        return spaces.Tuple([_converted(part) for part in space.spaces])
-    message = f"{kind} is no space that is known: use a gymnasium space"
-    raise TypeError(message)
+    if kind not in _CONVERTERS:
+        message = f"{kind} is no space that is known: use a gymnasium space"
+        raise TypeError(message)
+    return _CONVERTERS[kind](space)
+
+
+_CONVERTERS: dict[str, Callable[[Any], spaces.Space[Any]]] = {
+    "Box": lambda s: spaces.Box(s.low, s.high, s.shape, s.dtype),
+    "Discrete": lambda s: spaces.Discrete(int(s.n), start=int(getattr(s, "start", 0))),
+    "MultiDiscrete": lambda s: spaces.MultiDiscrete(s.nvec),
+    "MultiBinary": lambda s: spaces.MultiBinary(s.n),
+    "Dict": lambda s: spaces.Dict({key: _converted(part) for key, part in s.spaces.items()}),
+    "Tuple": lambda s: spaces.Tuple([_converted(part) for part in s.spaces]),
+}
 
 
