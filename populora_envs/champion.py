@@ -7,6 +7,7 @@ is certified on fifty episodes more, which decided nothing before.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -57,12 +58,12 @@ class Contender:
     def standard_error(self) -> float:
         """Standard error of the mean, nan before the second episode."""
         count = len(self.scores)
-        return float(np.std(self.scores, ddof=1) / count**0.5) if count > 1 else float("nan")
+        return _deviation(self.scores, 1) / count**0.5 if count > 1 else float("nan")
 
     @property
     def deviation(self) -> float:
         """Standard deviation of a return."""
-        return float(np.std(self.scores)) if self.scores else 0.0
+        return _deviation(self.scores, 0) if self.scores else 0.0
 
     def key(self) -> str:
         """Return a hash of everything that decides how it acts."""
@@ -73,8 +74,9 @@ class Contender:
         return digest.hexdigest()
 
     def state(self) -> dict[str, Any]:
-        """Return it as tensors and plain values."""
-        return dict(vars(self))
+        """Return it as tensors and plain values, which later episodes leave as they are."""
+        lists = {"returns": list(self.returns), "certificate": list(self.certificate)}
+        return {**vars(self), **lists}
 
 
 class Contest:
@@ -194,6 +196,8 @@ class Contest:
         team = self.population.with_individuals([c.weights for c in contenders])
         if team.normalizer is not None:
             team.normalizer.load_state_dict(contenders[0].normalizer)
+            # What a trial sees, and the generations it names, leave the statistics as they are.
+            team.normalizer = None
         return team
 
     def merged(self) -> Any:
@@ -212,10 +216,15 @@ class Contest:
 
     def load_state_(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
-        self.champion = Contender(**state["champion"])
+        self.champion = Contender(**copy.deepcopy(state["champion"]))
         self.env_steps = state["env_steps"]
         self._training_cost, self._look_cost = state["training_cost"], state["look_cost"]
         self._tested = list(state["tested"])
+
+
+def _deviation(scores: list[float], ddof: int) -> float:
+    """Return the standard deviation, nan where a score is infinite."""
+    return float(np.std(scores, ddof=ddof)) if np.isfinite(scores).all() else float("nan")
 
 
 def _worst_for_nonfinite(returns: Tensor) -> list[float]:

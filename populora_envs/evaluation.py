@@ -84,14 +84,18 @@ class Evaluation:
                 play(slots, forward, self._act, JobQueue(jobs).take, most, with_moments=with_moments)
                 for slots, most in zip(self.entries, self.horizon, strict=True)
             ]
-        if drew[0]:
+        if drew[0] and not self.actor.warned_of_globals:
+            self.actor.warned_of_globals = True
             _warn_of_globals()
         results = [_in_order(entry.results, jobs) for entry in played]
         seconds = (sum(p.seconds_env for p in played), sum(p.seconds_forward for p in played))
         return _gathered(results, pop_size, *seconds)
 
     def of_population(self, population: Population, episode_seeds: Sequence[int]) -> Evaluated:
-        """Play a population; what it saw is proposed to its normaliser, where it has one."""
+        """Play a population; what it saw is proposed to its normaliser, where it has one.
+
+        Episodes with an observation that is not finite are left out of the statistics.
+        """
         normalizer = population.normalizer
         evaluated = self(
             population.routed,
@@ -100,7 +104,7 @@ class Evaluation:
             with_moments=normalizer is not None,
         )
         if normalizer is not None:
-            normalizer.propose_(evaluated.moments)
+            normalizer.propose_(m for m in evaluated.moments if m.squares.isfinite().all())
         return evaluated
 
     def _act(self, output: Any, keys: Tensor, count: int) -> tuple[Any, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import platform
 from contextlib import nullcontext
 from importlib import metadata
@@ -14,11 +15,12 @@ from gymnasium import spaces
 
 from populora_envs import distributed
 from populora_envs.evolve import Plan, Run
-from populora_envs.genetics import read_choices
 from populora_envs.interactor import EnvInteractor
 from populora_envs.judges import FunctionJudge, RolloutJudge
+from populora_envs.operators import crossovers, mutations, parent_selections, selections
+from populora_envs.operators.choose import check_options, resolve
 from populora_envs.population import Population
-from populora_envs.settings import EvolveSettings, at_least
+from populora_envs.settings import EvolveSettings, GeneticSettings, at_least, settings_from
 
 if TYPE_CHECKING:
     import os
@@ -30,6 +32,14 @@ if TYPE_CHECKING:
     from populora_envs.fitness import FitnessFunction
     from populora_envs.judges import Judge
     from populora_envs.rescale import Range
+
+OPERATORS: dict[str, Any] = {
+    "selection_type": selections,
+    "parent_selection_type": parent_selections,
+    "crossover_type": crossovers,
+    "mutation_type": mutations,
+}
+"""Names of settings that choose an operator, and the tables they choose from."""
 
 
 def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all but two by keyword
@@ -137,7 +147,15 @@ def _check(settings: EvolveSettings, choices: dict[str, Any]) -> None:
     if settings.resume and settings.checkpoint_dir is None:
         message = "resume=True wants checkpoint_dir=, the folder of the run to go on with"
         raise ValueError(message)
-    read_choices(choices)
+    _check_choices(choices)
+
+
+def _check_choices(choices: dict[str, Any]) -> None:
+    """Refuse an unknown operator, and a keyword that neither evolution nor an operator takes."""
+    settings, options = settings_from(GeneticSettings, choices)
+    operators = [resolve(table, getattr(settings, name)) for name, table in OPERATORS.items()]
+    own = inspect.signature(evolve_with_env).parameters.keys() - {"choices"}
+    check_options(operators, options, {*own, *vars(settings)})
 
 
 def _interactor(envs: Any, settings: EvolveSettings) -> EnvInteractor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,7 @@ class Run:
         self.history = History()
         self.fitnesses: Tensor | None = None
         self.env_steps = 0
-        self.stopped = False
+        self.stopped = self.warned_of_nonfinite = False
         self.final: dict[str, Any] | None = None
         self.contest = Contest(judge, population, plan.settings.target_fitness)
         folder = plan.settings.checkpoint_dir
@@ -135,6 +136,7 @@ class Run:
         seconds_evolution = perf_counter() - start
         judged = self.judge.judge(self.population)
         self.fitnesses = judged.fitnesses
+        self._warn_of_nonfinite(judged.fitnesses)
         self.env_steps += judged.env_steps
         has_new_champion = self.contest.look(judged.fitnesses, judged.cost)
         self.stopped = self.contest.certify()
@@ -145,6 +147,16 @@ class Run:
         progress.update(entry, played / (perf_counter() - start))
         if self.plan.on_generation is not None:
             self.plan.on_generation(self.population, entry)
+
+    def _warn_of_nonfinite(self, fitnesses: Tensor) -> None:
+        bad = (~fitnesses.isfinite()).nonzero().flatten().tolist()
+        if bad and not self.warned_of_nonfinite:
+            self.warned_of_nonfinite = True
+            warnings.warn(
+                f"generation {self.population.generation}: the fitness of individuals {bad} is not "
+                "finite: they rank last; num_nonfinite in the history counts them from here on",
+                stacklevel=5,
+            )
 
     def _entry(self, judged: Judged, seconds_evolution: float) -> dict[str, Any]:
         finite = judged.fitnesses[judged.fitnesses.isfinite()].double()

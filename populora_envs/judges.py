@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -9,10 +10,10 @@ import torch
 from torch import Tensor
 
 from populora_envs.fitness import call_fitness
-from populora_envs.seeds import Purpose, job_seed
+from populora_envs.seeds import Purpose, derive_seed, job_seed, seeded_globals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from populora_envs.evaluation import Evaluation
     from populora_envs.fitness import FitnessFunction
@@ -74,7 +75,8 @@ class RolloutJudge:
             job_seed(self.seed, Purpose.SELECTION, population.generation, episode)
             for episode in range(self.num_episodes)
         ]
-        evaluated = self.evaluation.of_population(population, seeds)
+        with noted(f"in generation {population.generation}"):
+            evaluated = self.evaluation.of_population(population, seeds)
         return Judged(
             evaluated.fitnesses,
             evaluated.env_steps,
@@ -86,12 +88,26 @@ class RolloutJudge:
     def trial(self, population: Population, purpose: Purpose, episodes: Sequence[int]) -> Trial:
         """Play fresh episodes."""
         seeds = [job_seed(self.seed, purpose, 0, episode) for episode in episodes]
-        evaluated = self.trials(population.routed, population.pop_size, seeds)
+        with noted(f"in a trial of generation {population.generation}"):
+            evaluated = self.trials(population.routed, population.pop_size, seeds)
         return Trial(evaluated.returns, evaluated.env_steps, evaluated.env_steps)
 
 
+@contextmanager
+def noted(note: str) -> Iterator[None]:
+    """Add `note` to an error that comes out of the block."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(note)
+        raise
+
+
 class FunctionJudge:
-    """Calls a fitness function of the user; a fresh episode is a call with another `eval_seed`."""
+    """Calls a fitness function of the user; a fresh episode is a call with another `eval_seed`.
+
+    The function runs under global generators made from `eval_seed`; they are restored afterwards.
+    """
 
     def __init__(self, fitness: FitnessFunction) -> None:
         self.fitness = fitness
@@ -99,18 +115,21 @@ class FunctionJudge:
     def judge(self, population: Population) -> Judged:
         """Call the function for everyone."""
         start = perf_counter()
-        values = call_fitness(self.fitness, population, range(population.pop_size))
+        values = self._call(population)
         seconds = perf_counter() - start
         fitnesses = torch.where(values.isfinite(), values, -torch.inf)
         return Judged(fitnesses, population.pop_size, 0, seconds, 0.0)
 
     def trial(self, population: Population, purpose: Purpose, episodes: Sequence[int]) -> Trial:
         """Call the function once per episode on a population of its own."""
-        everyone = range(population.pop_size)
         columns = []
         for episode in episodes:
             # Generations count from 0; these never meet them.
             population.generation = -1 - (episode * len(Purpose) + purpose)
-            columns.append(call_fitness(self.fitness, population, everyone).double())
+            columns.append(self._call(population).double())
         returns = torch.stack(columns, dim=1)
         return Trial(returns, returns.numel(), 0)
+
+    def _call(self, population: Population) -> Tensor:
+        with seeded_globals(derive_seed("fitness", population.eval_seed)):
+            return call_fitness(self.fitness, population, range(population.pop_size))

@@ -37,6 +37,9 @@ class Actor:
         from_range: of the numbers for a Box; the head's own range wins.
         to_range: of the actions for the simulator; None means the bounds of the space.
 
+    Attributes:
+        warned_of_globals: whether the user was told that rollouts draw from global generators.
+
     Raises:
         ValueError: for an unknown head or ranges that do not fit.
         TypeError: for an `action` that is none of these.
@@ -54,6 +57,7 @@ class Actor:
         # Numbers that the user's model or function gives lie in from_range; only heads know better.
         own_range = self.head.range if isinstance(self.head, ActionHead) else None
         self.space = space
+        self.warned_of_globals = False
         self._map = ActionMap(space, own_range, from_range, to_range)
 
     @property

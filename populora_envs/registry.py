@@ -55,5 +55,8 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def __contains__(self, name: object) -> bool:
         return name in self._entries

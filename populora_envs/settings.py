@@ -1,35 +1,42 @@
 """Settings: the one home of every default that signatures and the command line share."""
 
-from __future__ import annotations
-
 import dataclasses
 import operator
-from collections.abc import Callable  # noqa: TC003 - the command line reads the annotations
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+import tyro
 
 T = TypeVar("T")
+
+_NAME = tyro.constructors.PrimitiveConstructorSpec[Any](
+    nargs=1,
+    metavar="NAME",
+    instance_from_str=lambda words: words[0],
+    is_instance=lambda _: True,
+    str_from_instance=lambda name: [str(name)],
+)
+OperatorChoice = Annotated[str | Callable[..., Any], _NAME]
+"""A registered name or a function; the command line takes names."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GeneticSettings:
     """How the genetic algorithm makes the next generation."""
 
-    selection_type: str | Callable[..., Any] = "deterministic"
+    selection_type: OperatorChoice = "deterministic"
     """Who survives: a registered name or a function."""
     survive_frac: float = 0.5
     """Share of the population that survives and has children."""
     elite_frac: float = 0.25
     """Share of the population that goes on unchanged."""
-    parent_selection_type: str | Callable[..., Any] = "tournament"
+    parent_selection_type: OperatorChoice = "tournament"
     """Which survivors have children: a registered name or a function."""
     num_parents_per_child: int = 2
     """Parents of each child."""
-    crossover_type: str | Callable[..., Any] = "clone"
+    crossover_type: OperatorChoice = "clone"
     """How parents mix: a registered name or a function."""
-    mutation_type: str | Callable[..., Any] = "full_gaussian"
+    mutation_type: OperatorChoice = "full_gaussian"
     """How children vary: a registered name or a function."""
 
 

@@ -1,4 +1,6 @@
 import copy
+from contextlib import contextmanager
+from itertools import pairwise
 
 import cloudpickle
 import pytest
@@ -18,7 +20,7 @@ def numbers(*shape, seed=0, dtype=torch.float32):
 
 
 def mlp(widths, *, bias=True):
-    layers = [nn.Linear(a, b, bias=bias) for a, b in zip(widths, widths[1:], strict=False)]
+    layers = [nn.Linear(a, b, bias=bias) for a, b in pairwise(widths)]
     return nn.Sequential(*(part for layer in layers for part in (layer, nn.Tanh())))
 
 
@@ -37,21 +39,17 @@ def threads(request):
     torch.set_num_threads(before)
 
 
+@contextmanager
+def forced_plan(factored):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RoutedLinear, "materialises", property(lambda _: not factored))
+        yield
+
+
 @pytest.fixture(params=[False, True], ids=["materialised", "factored"])
-def plan(request, monkeypatch):
-    monkeypatch.setattr(RoutedLinear, "materialises", property(lambda _: not request.param))
-
-
-class forced_plan:  # noqa: N801 - a context manager, for hypothesis runs many examples per fixture
-    def __init__(self, factored):
-        self.patch = pytest.MonkeyPatch()
-        self.factored = factored
-
-    def __enter__(self):
-        self.patch.setattr(RoutedLinear, "materialises", property(lambda _: not self.factored))
-
-    def __exit__(self, *_):
-        self.patch.undo()
+def plan(request):
+    with forced_plan(factored=request.param):
+        yield
 
 
 def by_merging(pop, x, ids):
@@ -116,12 +114,18 @@ class Twice(nn.Module):
         return self.third(input=torch.tanh(self.second(input=hidden)) + self.first(hidden))
 
 
-@pytest.mark.parametrize("targets", [None, ["second"], ["first", "second"], ["third"]])
-def test_one_layer_under_two_names_called_twice_and_by_keyword(plan, targets):
+@pytest.mark.parametrize(
+    ("targets", "adapted"),
+    [
+        (None, ["first", "third"]),
+        (["second"], ["first"]),
+        (["second", "first"], ["first"]),
+        (["third"], ["third"]),
+    ],
+)
+def test_one_layer_under_two_names_called_twice_and_by_keyword(plan, targets, adapted):
     pop = population(Twice(), lora_targets=targets)
-    assert list(pop.individuals) == {None: ["first", "third"]}.get(
-        targets if targets is None else 0, ["third"] if targets == ["third"] else ["first"]
-    )
+    assert list(pop.individuals) == adapted
     x = numbers(8, 6)
     routed = pop(x, individuals=[3, 0, 3, 1])
     assert_close(routed, by_merging(pop, x, [3, 0, 3, 1]))
@@ -183,6 +187,7 @@ def test_a_model_that_changes_the_number_of_rows(plan):
         pop(x[:4], all_individuals=True)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # of the merged encoder
 @pytest.mark.parametrize("grad", [True, False])
 def test_the_fused_path_of_a_transformer_does_not_pass_the_individuals_by(plan, grad):
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 2)
@@ -291,14 +296,17 @@ def test_several_rows_of_one_individual_are_as_exact_as_one(mixed, threads, inne
     assert torch.equal(mixed(x, individuals=ids), torch.cat(alone))
     assert torch.equal(mixed(x[:7], individual=4)[:5], torch.cat(alone[:5]))
     assert torch.equal(mixed(x[:6], individuals=[4, 0])[:3], torch.cat(alone[:3]))
-    assert torch.equal(mixed(x[:5], all_individuals=True)[4], alone[4][0] * 0 + mixed(x[4:5], individual=4)[0])
+    assert torch.equal(mixed(x[:5], all_individuals=True)[4:], alone[4])
 
 
 def test_both_plans_for_every_layer(plan, threads):
     pop = population(Mixed(33), 5, 4, lora_targets=MIXED)
     ids = torch.arange(75) % 5
     x = numbers(75, 5)
-    whole, order = pop.routed(x, ids), torch.randperm(75, generator=torch.Generator().manual_seed(1))
+    whole, order = (
+        pop.routed(x, ids),
+        torch.randperm(75, generator=torch.Generator().manual_seed(1)),
+    )
     for part in order.split(11):
         assert torch.equal(pop.routed(x[part], ids[part]), whole[part])
 
@@ -381,7 +389,9 @@ def test_while_nothing_changes_nothing_is_gathered_anew():
     assert pop.individuals["0"]._gathered is gathered
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda p: cloudpickle.loads(cloudpickle.dumps(p))])
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda p: cloudpickle.loads(cloudpickle.dumps(p))]
+)
 def test_a_copy_of_a_population_lives_on_its_own(plan, copied):
     pop = population(mlp([5, 4, 2]))
     x = numbers(4, 5)
