@@ -15,6 +15,7 @@ from populora_envs.policy import Policy, build_model, plain_module
 from populora_envs.population import Population
 from populora_envs.seeds import Purpose, job_seed
 from populora_envs.settings import at_least
+from populora_envs.targets import check_base, find_targets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,10 +107,12 @@ class EnvInteractor(Environments):
         standardize = model is None if self.standardize is None else self.standardize
         if model is None:
             model = build_model(self.encoder, self._actor(action), self.seed)
+        check_base(model)
+        targets = find_targets(model, lora_targets)  # under the names that the user knows
         if standardize and self.encoder.is_vector:
             assert self.encoder.shape is not None
             model = Standardized(Normalizer(self.encoder.shape[0]), model)
-            lora_targets = _behind_normalizer(lora_targets)
+            lora_targets = [f"model.{name}" if name else "model" for name in targets]
         elif self.standardize:
             message = f"standardize=True wants vector observations, not {self.observation_space}"
             raise ValueError(message)
@@ -225,14 +228,6 @@ class EnvInteractor(Environments):
 def interact_with_env(envs: Any, **settings: Any) -> EnvInteractor:
     """Return an `EnvInteractor` over `envs`; see there for the settings."""
     return EnvInteractor(envs, **settings)
-
-
-def _behind_normalizer(targets: Sequence[str] | str | None) -> list[str] | None:
-    """Return targets of a model as they are called once it sits behind a normaliser."""
-    if targets is None:
-        return None
-    named = [targets] if isinstance(targets, str) else targets
-    return [f"model.{name}" if name else "model" for name in named]
 
 
 def _name_nonfinite(fitnesses: Tensor) -> None:

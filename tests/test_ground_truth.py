@@ -6,6 +6,7 @@ The numbers were measured on the bare environments, one fresh instance per row: 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable
@@ -15,14 +16,18 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import nn
 
 from populora_envs import interact_with_env
 
 MODES = list(AutoresetMode)
-HEADLESS = "ignore:.*DISPLAY environment variable is missing"  # GLFW, on a machine without a screen
-pytestmark = pytest.mark.filterwarnings(HEADLESS)
+pytestmark = [
+    # GLFW says so on a machine without a screen.
+    pytest.mark.filterwarnings("ignore:.*DISPLAY environment variable is missing"),
+    # Box2D's first import gives this one; as an error it crashes the interpreter.
+    pytest.mark.filterwarnings("ignore:builtin type .* has no __module__:DeprecationWarning"),
+]
 
 
 class Row(NamedTuple):
@@ -222,5 +227,43 @@ def test_a_list_of_two(row):
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("row", BY_OBSERVATION, ids=str)
 def test_a_vector_environment(row, mode):
-    with gymnasium.vector.SyncVectorEnv([row.make] * 2, autoreset_mode=mode) as envs:
+    envs = SyncVectorEnv([row.make] * 2, autoreset_mode=mode)
+    with contextlib.closing(envs):
         check(play(envs, row, 3), row, 3)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("row", [GYMNASIUM[0], GYMNASIUM[5], GYMNASIUM[12]], ids=str)
+def test_a_vector_environment_of_processes(row, mode):
+    envs = AsyncVectorEnv([row.make] * 2, autoreset_mode=mode)
+    with contextlib.closing(envs):
+        check(play(envs, row, 3), row, 3)
+
+
+def test_cartpoles_own_vector_environment_plays_its_first_slot_from_the_seed():
+    row = GYMNASIUM[0]
+    with contextlib.closing(gymnasium.make_vec(row.env, 2)) as envs:
+        with pytest.warns(UserWarning, match="cannot be seeded per episode"):
+            evaluated = play(envs, row, 1)
+        check(evaluated, row, 1)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_slots_of_a_vector_environment_are_seeded_one_by_one(mode):
+    envs = SyncVectorEnv([GYMNASIUM[0].make] * 3, autoreset_mode=mode)
+    with contextlib.closing(envs), interact_with_env(envs) as interactor:
+        interactor.reset(seeds=[0, 1, 2])
+        ends = [interactor.step([1, 1, 1])[2].tolist() for _ in range(10)]
+    assert ends[:7] == [[False] * 3] * 7
+    assert ends[7:] == [[True, False, False], [False, True, False], [False, False, True]]
+
+
+@pytest.mark.parametrize("row", [GYMNASIUM[0], GYMNASIUM[8]], ids=str)
+def test_an_id(row):
+    check(play(row.env, row, 3), row, 3)
+
+
+@pytest.mark.parametrize("row", [DM_CONTROL[0], DM_CONTROL[5]], ids=str)
+def test_an_id_of_dm_control(row):
+    env_id = "dm_control/" + row.env.replace(" ", "-")
+    check(play(env_id, row, 2), row, 2)

@@ -1,0 +1,46 @@
+"""The README's commands and examples are true."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_test_command_is_the_one_that_ci_looks_for():
+    commands = re.findall(r"^pip install -e .*&& pytest", README, flags=re.MULTILINE)
+    assert commands == ['pip install -e ".[test]" && pytest']
+
+
+def test_extras_that_the_readme_names_exist():
+    named = re.findall(r"populora-envs\[([\w-]+)\]", README)
+    assert named
+    assert set(named) <= set(PROJECT["project"]["optional-dependencies"])
+
+
+@pytest.mark.parametrize("code", PYTHON, ids=["one_call", "own_loop", "own_fitness"])
+def test_python_of_the_readme_runs(code, capsys):
+    code = code.replace("num_generations=25", "num_generations=2").replace("horizon=1000", "horizon=20")
+    code = code.replace("range(30)", "range(2)").replace("progress=True", "progress=False")
+    names = {
+        "observation": {"position": [0.0, 1.0, 0.0], "velocity": [0.0, 0.0]},
+        "model": nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)),
+        "x": torch.ones(1, 4, 2),
+        "y": torch.ones(1, 4, 1),
+    }
+    exec(code, names)
+    if "action" in names:
+        assert names["action"].shape == (1,)
+
+
+def test_version_is_the_one_of_the_changelog():
+    assert f"## {PROJECT['project']['version']}" in (ROOT / "CHANGELOG.md").read_text()
