@@ -6,11 +6,14 @@ no action, counts and sums nothing: the core does that, once.
 
 from __future__ import annotations
 
+import math
+from contextlib import ExitStack
 from enum import Enum
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
     from gymnasium import Space
@@ -86,27 +89,40 @@ class Adapter(Protocol):
 
 
 def reward_number(reward: Any) -> float:
-    """Return one reward as a float; an array with one element counts as its element.
+    """Return one reward as a float; an array or tensor with one element counts as its element.
 
     Raises:
         TypeError: where it is no number (None, text).
-        ValueError: where it has several elements.
+        ValueError: where it has none or several elements.
     """
     if isinstance(reward, float):
         return reward
-    size = getattr(reward, "size", 1)
-    size = size() if callable(size) else size  # a method of tensors, a number of arrays
     shape = tuple(getattr(reward, "shape", ()))
-    if shape not in {(), (1,)} and size != (1,) and size != 1:
+    if math.prod(shape) != 1:
         message = f"the environment gave a reward of shape {shape}: a reward is one number"
         raise ValueError(message)
-    try:
-        return float(reward.item() if hasattr(reward, "item") else reward)
-    except (TypeError, ValueError) as error:
+    number = reward.item() if hasattr(reward, "item") else reward
+    if not isinstance(number, Real):
         message = f"the environment gave the reward {reward!r}: a reward is one number"
-        raise TypeError(message) from error
+        raise TypeError(message)
+    return float(number)
 
 
-def blame(error: BaseException, slot: int) -> None:
-    """Mark `error` as raised by one slot; the core adds who was acting there."""
-    error.populora_slot = slot  # type: ignore[attr-defined]
+def blame(error: BaseException, *slots: int) -> None:
+    """Mark `error` as raised by one slot, or by one of several; the core adds who acted there."""
+    error.populora_slots = slots  # type: ignore[attr-defined]
+
+
+def blamed(error: BaseException) -> tuple[int, ...]:
+    """Return the slots that `blame` marked, none where it did not."""
+    slots: tuple[int, ...] = getattr(error, "populora_slots", ())
+    return slots
+
+
+def close_all(things: Iterable[Any]) -> None:
+    """Close what can be closed, last first, all of them also where one of them raises."""
+    with ExitStack() as stack:
+        for thing in things:
+            close = getattr(thing, "close", None)
+            if callable(close):
+                stack.callback(close)

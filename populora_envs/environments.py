@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from populora_envs.adapter import close_all
 from populora_envs.evaluation import Evaluation
 from populora_envs.policy import Actor
 from populora_envs.seeds import Purpose, job_seed
@@ -81,10 +82,12 @@ class Environments:
         return sum(source.adapter.num_slots for source in self._sources.values())
 
     def _check_spaces(self) -> None:
-        for number, source in enumerate(self._sources.values()):
+        first = next(iter(self._sources))
+        for name, source in self._sources.items():
             adapter = source.adapter
-            check_same(self.observation_space, adapter.observation_space, number, "observation")
-            check_same(self.action_space, adapter.action_space, number, "action")
+            names = (repr(name), repr(first))
+            check_same(self.observation_space, adapter.observation_space, *names, "observation")
+            check_same(self.action_space, adapter.action_space, *names, "action")
 
     def _make_entries(self) -> list[Slots]:
         device = torch.device("cpu")
@@ -150,11 +153,23 @@ class Environments:
         Args:
             seeds: one per slot; None derives them from this interactor's seed.
             slots: `[N]` bool, which slots begin anew; None means all.
+
+        Raises:
+            ValueError: for seeds or a mask of another size, and for slots that cannot begin alone
+                because their simulator begins their next episode itself.
         """
         entry = self._only_entry()
+        count = entry.num_slots
         if seeds is None:
-            seeds = [job_seed(self.seed, Purpose.SELECTION, 0, i) for i in range(entry.num_slots)]
-        chosen = np.ones(entry.num_slots, dtype=bool) if slots is None else np.asarray(slots, bool)
+            seeds = [job_seed(self.seed, Purpose.SELECTION, 0, i) for i in range(count)]
+        chosen = np.ones(count, dtype=bool) if slots is None else np.asarray(slots, bool)
+        if len(seeds) != count or chosen.shape != (count,):
+            message = (
+                f"there are {len(seeds)} seeds and a mask of shape {chosen.shape} for {count} slots: "
+                "give one of each per slot"
+            )
+            raise ValueError(message)
+        _check_ready(entry, chosen)
         entry.rest(chosen)
         entry.begin(chosen, seeds)
         return entry.batch(slice(None))
@@ -190,11 +205,20 @@ class Environments:
 
     def close(self) -> None:
         """Close what was opened here; a second call is harmless."""
-        for source in self._sources.values():
-            source.close()
+        close_all(self._sources.values())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _check_ready(entry: Slots, chosen: np.ndarray) -> None:
+    unready = np.flatnonzero(chosen & ~entry.ready(leaving=chosen)).tolist()
+    if unready:
+        message = (
+            f"slots {unready} cannot begin alone, for their simulator begins their next episode "
+            "itself: step the others until it has, or reset all slots"
+        )
+        raise ValueError(message)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from populora_envs.adapter import blamed
 from populora_envs.normalizer import Moments, moments_of
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
     Forward = Callable[[Any, Tensor], Any]
     Act = Callable[[Any, Tensor, int], tuple[Any, np.ndarray]]
+
+
+MOST_NAMED = 8
+"""Most jobs that an error names, where the simulator does not say which slot failed."""
 
 
 class JobResult(NamedTuple):
@@ -59,10 +64,10 @@ def play(
     """Play jobs until `take_job` returns None.
 
     A slot whose job has ended takes the next one; when none is left it leaves the batch. An error of
-    the simulator comes out as it is, with a note that names slot, individual and episode.
+    the simulator comes out as it is, with notes that name slot, individual and episode.
 
     Args:
-        slots: which are all idle, and are again afterwards.
+        slots: whoever acts in them is sent away first; they are idle afterwards.
         forward: ``(batch [B, *obs], ids [B]) -> output [B, out]``.
         act: ``(output, keys [B, 2], B) -> (actions nested [B, *act], finite [B] bool)``, the keys
             being the job's seed and the step.
@@ -70,6 +75,7 @@ def play(
         horizon: most steps of an episode.
         with_moments: return the moments of each job's observations.
     """
+    slots.stop()
     run = _Run(slots, forward, act, take_job, horizon, with_moments=with_moments)
     try:
         with torch.inference_mode():
@@ -127,13 +133,13 @@ class _Run:
         return Played(self.results, self.slots.seconds - before, self.seconds_forward)
 
     def _explain(self, error: Exception) -> None:
-        slot = getattr(error, "populora_slot", None)
-        job = None if slot is None else self.jobs[slot]
-        if job is not None:
-            error.add_note(
-                f"in slot {slot}, individual {job.individual}, episode {job.episode}, "
-                f"step {self.lengths[slot]}, seed {job.seed}"
-            )
+        for slot in blamed(error)[:MOST_NAMED]:
+            job = self.jobs[slot]
+            if job is not None:
+                error.add_note(
+                    f"individual {job.individual}, episode {job.episode}, "
+                    f"step {self.lengths[slot]}, seed {job.seed}"
+                )
 
     def _fill(self) -> bool:
         """Give jobs to ready slots; return whether any slot acts."""
@@ -212,7 +218,9 @@ class _Run:
         for slot in np.flatnonzero(over).tolist():
             job = self.jobs[slot]
             assert job is not None
-            end = "terminated" if terminated[slot] else "truncated" if truncated[slot] else "horizon"
+            end = (
+                "terminated" if terminated[slot] else "truncated" if truncated[slot] else "horizon"
+            )
             length = int(self.lengths[slot])
             moments = None
             if self.sums is not None:

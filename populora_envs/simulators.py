@@ -40,7 +40,13 @@ def register_adapter(root_module: str, target: str) -> None:
         root_module: the first part of a module's name, such as ``"mysim"``.
         target: ``"package.module:function"``, a function that takes a list of environments and
             returns an `Adapter`. It is imported at first use. It goes before built-in ones.
+
+    Raises:
+        ValueError: where `target` has another form.
     """
+    if not all(target.partition(":")):
+        message = f"the target of an adapter is 'package.module:function', not {target!r}"
+        raise ValueError(message)
     _registered[root_module] = target
 
 
@@ -51,13 +57,19 @@ def load(target: str) -> Any:
 
 
 def _layers(env: Any) -> Iterator[Any]:
-    """Yield the environment from its outermost wrapper down to the innermost."""
+    """Yield the environment from its outermost wrapper down to the innermost.
+
+    Only wrappers have layers: what an environment keeps inside to do its work is its own affair.
+    """
     seen: set[int] = set()
     while env is not None and id(env) not in seen:
         seen.add(id(env))
         yield env
-        inner = vars(env).get("env", None) if hasattr(env, "__dict__") else None
-        env = inner if inner is not None else getattr(env, "unwrapped", None)
+        unwrapped = getattr(env, "unwrapped", None)
+        if unwrapped is env or unwrapped is None:
+            return
+        inner = getattr(env, "__dict__", {}).get("env")
+        env = unwrapped if inner is None else inner
 
 
 def _root_modules(env: Any) -> Iterator[str]:
@@ -67,7 +79,9 @@ def _root_modules(env: Any) -> Iterator[str]:
 
 
 def _entry_points() -> dict[str, str]:
-    return {point.name: point.value for point in metadata.entry_points(group="populora_envs.adapters")}
+    return {
+        point.name: point.value for point in metadata.entry_points(group="populora_envs.adapters")
+    }
 
 
 def find_adapter(env: Any) -> Adapt:
@@ -80,11 +94,34 @@ def find_adapter(env: Any) -> Adapt:
         NotImplementedError: for a simulator whose adapter is planned.
         TypeError: for what is no environment.
     """
-    table = {**_builtin, **_entry_points(), **_registered}
+    return cast("Adapt", load(_target(env, _table())))
+
+
+def adapt(envs: list[Any]) -> Adapter:
+    """Return one adapter over `envs`; ValueError where they need different ones."""
+    table = _table()
+    targets = [_target(env, table) for env in envs]
+    for i, target in enumerate(targets):
+        if target != targets[0]:
+            message = (
+                f"environment {i} is a {type(envs[i]).__name__} for {target}, environment 0 a "
+                f"{type(envs[0]).__name__} for {targets[0]}: pass different kinds as separate "
+                "interactors"
+            )
+            raise ValueError(message)
+    return cast("Adapt", load(targets[0]))(list(envs))
+
+
+def _table() -> dict[str, str]:
+    return {**_builtin, **_entry_points(), **_registered}
+
+
+def _target(env: Any, table: dict[str, str]) -> str:
+    """Return ``"package.module:function"`` of what adapts `env`, without importing it."""
     roots = list(_root_modules(env))
     for root in roots:
         if root in table:
-            return cast("Adapt", load(table[root]))
+            return table[root]
         if root in _planned:
             message = (
                 f"environments of {root} have no adapter in this version: wrap yours as a gymnasium "
@@ -92,9 +129,9 @@ def find_adapter(env: Any) -> Adapt:
             )
             raise NotImplementedError(message)
     if "gymnasium" in roots:
-        return cast("Adapt", load(GYMNASIUM))
+        return GYMNASIUM
     if looks_like_environment(env):
-        return cast("Adapt", load(DUCK))
+        return DUCK
     message = (
         f"{type(env).__name__} is no environment: it needs reset and step, or pass an id, a class, "
         "a factory, a list or a dict of environments"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from populora_envs.adapter import Autoreset
+from populora_envs.adapter import Autoreset, blame, blamed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,9 +46,13 @@ class Slots:
         self._fresh = np.zeros(self.num_slots, dtype=bool)
         self._pending = np.zeros(self.num_slots, dtype=bool)
 
-    def ready(self) -> np.ndarray:
-        """Return the slots in which an episode may begin now, `[N]` bool."""
-        idle = ~self.acting
+    def ready(self, leaving: np.ndarray | None = None) -> np.ndarray:
+        """Return the slots in which an episode may begin now, `[N]` bool.
+
+        Args:
+            leaving: `[N]` bool, slots to count as idle; None means none.
+        """
+        idle = ~self.acting if leaving is None else ~self.acting | leaving
         if self.adapter.autoreset is Autoreset.CALLER or idle.all():
             return idle
         return idle & self._fresh
@@ -71,9 +75,13 @@ class Slots:
 
     def _reset(self, seeds: Sequence[int], slots: np.ndarray | None) -> None:
         start = perf_counter()
-        observation = self.adapter.reset(seeds, slots)
-        self.seconds += perf_counter() - start
-        self.encoder.write(observation, self._buffer)
+        try:
+            observation = self.adapter.reset(seeds, slots)
+            self.seconds += perf_counter() - start
+            self.encoder.write(observation, self._buffer)
+        except Exception as error:
+            self._name_slots(error, slots)
+            raise
 
     def batch(self, rows: Any) -> Any:
         """Return a copy of the observations of `rows` as the policy takes them, `[B, *obs]`."""
@@ -87,9 +95,14 @@ class Slots:
     def step(self, actions: Any) -> Transition:
         """Step the acting slots, `actions` nested arrays `[N, *act]`; the rest means nothing."""
         start = perf_counter()
-        transition = self.adapter.step(actions, None if self.acting.all() else self.acting)
-        self.seconds += perf_counter() - start
-        self.encoder.write(transition.observation, self._buffer)
+        asked = None if self.acting.all() else self.acting
+        try:
+            transition = self.adapter.step(actions, asked)
+            self.seconds += perf_counter() - start
+            self.encoder.write(transition.observation, self._buffer)
+        except Exception as error:
+            self._name_slots(error, asked)
+            raise
         if self.adapter.autoreset is not Autoreset.CALLER:
             ended = transition.terminated | transition.truncated
             if self.adapter.autoreset is Autoreset.SAME_STEP:
@@ -98,6 +111,15 @@ class Slots:
                 self._fresh, self._pending = self._pending, ended & ~self._pending
         return transition
 
+    def _name_slots(self, error: Exception, asked: np.ndarray | None) -> None:
+        """Note on an error of the simulator in which slot it happened, or in one of which."""
+        if not blamed(error):
+            everyone = range(self.num_slots) if asked is None else np.flatnonzero(asked).tolist()
+            blame(error, *everyone)
+        slots = blamed(error)
+        where = f"slot {slots[0]}" if len(slots) == 1 else f"one of the slots {_few(slots)}"
+        error.add_note(f"in {where} of {self.num_slots}")
+
     def rest(self, slots: np.ndarray) -> None:
         """Let slots leave: their episode has ended, or was cut."""
         self.acting &= ~slots
@@ -105,3 +127,8 @@ class Slots:
     def stop(self) -> None:
         """Let all slots leave, as after an error."""
         self.acting[:] = False
+
+
+def _few(slots: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, slots[:8]))
+    return f"{shown}, ..." if len(slots) > 8 else shown

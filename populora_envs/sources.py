@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from populora_envs import simulators
+from populora_envs.adapter import close_all
 from populora_envs.settings import at_least
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ def open_sources(envs: Any, num_envs: int | None = None) -> dict[str, Source]:
         for name, member in envs.items():
             opened[str(name)] = Source(member, num_envs)
     except BaseException:
-        for source in opened.values():
-            source.close()
+        close_all(opened.values())
         raise
     return opened
 
@@ -62,7 +62,7 @@ class Source:
         self._may_grow = num_envs is None
         try:
             self._open(envs, num_envs)
-            self.adapter: Adapter = simulators.find_adapter(self._members[0])(self._members)
+            self.adapter: Adapter = simulators.adapt(self._members)
         except BaseException:
             self.close()
             raise
@@ -72,52 +72,61 @@ class Source:
             message = "there is no environment: pass one, an id, a list, a class or a factory"
             raise ValueError(message)
         factory = as_factory(envs)
-        if factory is None:
-            if num_envs is not None:
-                message = (
-                    "num_envs makes copies of an id, a class or a factory; these environments exist "
-                    "already: leave num_envs out"
-                )
-                raise ValueError(message)
-            self._members = self._listed(envs)
-            return
-        first = self._make(factory)
-        if isinstance(first, (list, tuple)) or not is_single(first):
-            self._members = self._listed(first)
-            self._owned.extend(m for m in self._members if not _among(m, self._owned))
-            return
-        self._members, self._factory = [first], factory
-        self._copy(num_envs or 1)
+        if factory is not None:
+            envs = self._make(factory)
+            if not isinstance(envs, (list, tuple, Mapping)) and is_single(envs):
+                self._members, self._factory = [envs], factory
+                self._copy(num_envs or 1)
+                return
+        if num_envs is not None:
+            message = (
+                "num_envs makes copies of an id, of a class, or of a factory of single environments; "
+                "these environments exist already: leave num_envs out"
+            )
+            raise ValueError(message)
+        self._members = list(self._flat(envs))
+        self._check_members()
 
-    def _listed(self, envs: Any) -> list[Any]:
-        """Return a list of environments, making those that are ids, classes or factories."""
+    def _flat(self, envs: Any) -> Iterator[Any]:
+        """Yield the environments of nested lists, making those that are ids, classes or factories."""
         if isinstance(envs, Mapping):
             message = "a factory or list gave a dict of environments: pass the dict itself"
             raise TypeError(message)
-        members = list(envs) if isinstance(envs, (list, tuple)) else [envs]
-        if not members:
+        if not isinstance(envs, (list, tuple)):
+            yield envs
+            return
+        for member in envs:
+            factory = as_factory(member)
+            yield from self._flat(member if factory is None else self._make(factory))
+
+    def _check_members(self) -> None:
+        if not self._members:
             message = "the list of environments is empty: pass at least one environment"
             raise ValueError(message)
-        made: list[Any] = []
-        for member in members:
-            factory = as_factory(member)
-            made.append(member if factory is None else self._make(factory))
-            if any(made[-1] is other for other in made[:-1]):
+        first_place: dict[int, int] = {}
+        for place, member in enumerate(self._members):
+            first = first_place.setdefault(id(member), place)
+            if first != place:
                 message = (
-                    f"members {_index(made, made[-1])} and {len(made) - 1} are the same environment: "
-                    "pass different ones, and bind the loop variable of a lambda (lambda e=e: e)"
+                    f"members {first} and {place} are the same instance: pass different "
+                    "environments, and bind the loop variable of a lambda (lambda e=e: e)"
                 )
                 raise ValueError(message)
-        return made
 
     def _make(self, factory: Factory) -> Any:
         made = factory()
         if made is None:
             message = "the environment factory returned None: return an environment"
             raise ValueError(message)
-        if not isinstance(made, (list, tuple)) and not _among(made, self._owned):
-            self._owned.append(made)
+        self._own(made)
         return made
+
+    def _own(self, made: Any) -> None:
+        if isinstance(made, (list, tuple, Mapping)):
+            for member in made.values() if isinstance(made, Mapping) else made:
+                self._own(member)
+        elif as_factory(made) is None and not _among(made, self._owned):
+            self._owned.append(made)
 
     def _copy(self, count: int) -> None:
         assert self._factory is not None
@@ -136,15 +145,13 @@ class Source:
         if not self._may_grow or self._factory is None or len(self._members) >= count:
             return False
         self._copy(count)
-        self.adapter = simulators.find_adapter(self._members[0])(self._members)
+        self.adapter = simulators.adapt(self._members)
         return True
 
     def close(self) -> None:
         """Close the environments that were made here; what the user opened stays open."""
-        while self._owned:
-            close = getattr(self._owned.pop(), "close", None)
-            if callable(close):
-                close()
+        owned, self._owned = self._owned, []
+        close_all(owned)
 
 
 def as_factory(thing: Any) -> Factory | None:
@@ -165,7 +172,3 @@ def is_single(env: Any) -> bool:
 
 def _among(thing: Any, others: list[Any]) -> bool:
     return any(thing is other for other in others)
-
-
-def _index(things: list[Any], thing: Any) -> int:
-    return next(i for i, other in enumerate(things) if other is thing)

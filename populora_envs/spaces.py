@@ -59,14 +59,22 @@ def is_image(space: spaces.Space[Any]) -> bool:
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) >= 2
 
 
-def check_same(first: Any, other: Any, slot: int, what: str) -> None:
+def check_same(first: Any, other: Any, name: Any, first_name: Any, what: str) -> None:
     """Refuse environments of different spaces in one batch: ValueError naming both."""
     if first != other:
         message = (
-            f"environment {slot} has the {what} space {other}, environment 0 has {first}: "
+            f"environment {name} has the {what} space {other}, environment {first_name} has {first}: "
             "pass environments of different spaces as separate interactors"
         )
         raise ValueError(message)
+
+
+def to_numpy(values: Any) -> np.ndarray:
+    """Return an array, scalar, list or tensor on any device as an array, copied only if it must be."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+    array: np.ndarray = np.asarray(values)
+    return array
 
 
 class _Row:
@@ -80,7 +88,7 @@ class _Row:
         value = at(observation, self.path) if self.path else observation
         shape = getattr(value, "shape", None)
         if shape is None or not isinstance(value, (np.ndarray, np.generic)):
-            value = np.asarray(value)
+            value = to_numpy(value)
             shape = value.shape
         if shape != self.shape:
             where = f" at {list(self.path)}" if self.path else ""
@@ -129,12 +137,18 @@ def _write_numbers(values: np.ndarray, out: np.ndarray) -> None:
 
 def _one_hot_writer(starts: np.ndarray, sizes: np.ndarray) -> Callable[..., None]:
     """Return a writer of one-hot columns, one block per factor."""
-    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - starts
+    blocks = np.concatenate([[0], np.cumsum(sizes)[:-1]])
 
     def write(values: np.ndarray, out: np.ndarray) -> None:
+        choices = values.reshape(len(out), -1) - starts
+        if ((choices < 0) | (choices >= sizes)).any():
+            message = (
+                f"the environment gave the discrete observations {values.tolist()}, its space starts "
+                f"at {starts.tolist()} with {sizes.tolist()} choices"
+            )
+            raise ValueError(message)
         out[...] = 0.0
-        columns = values.reshape(len(out), -1) + offsets
-        out[np.arange(len(out))[:, None], columns] = 1.0
+        out[np.arange(len(out))[:, None], choices + blocks] = 1.0
 
     return write
 
@@ -147,10 +161,15 @@ def _width_and_writer(leaf: Leaf) -> tuple[int, Callable[..., None]]:
     if isinstance(space, spaces.MultiDiscrete):
         sizes = np.asarray(space.nvec, dtype=np.int64).ravel()
         return int(sizes.sum()), _one_hot_writer(np.asarray(space.start).ravel(), sizes)
-    if isinstance(space, (spaces.Box, spaces.MultiBinary)):
-        return int(np.prod(space.shape, dtype=np.int64)), _write_numbers
-    message = f"observations of {type(space).__name__} at {list(leaf.path)} are not supported"
-    raise TypeError(message)
+    return int(np.prod(space.shape or (), dtype=np.int64)), _write_numbers
+
+
+def _check_supported(leaf: Leaf) -> None:
+    kinds = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    if not isinstance(leaf.space, kinds):
+        where = f" at {list(leaf.path)}" if leaf.path else ""
+        message = f"observations of {type(leaf.space).__name__}{where} are not supported"
+        raise TypeError(message)
 
 
 class Encoder:
@@ -172,6 +191,8 @@ class Encoder:
         everything = leaves(space)
         self.dropped = [leaf.path for leaf in everything if isinstance(leaf.space, spaces.Text)]
         self._leaves = [leaf for leaf in everything if not isinstance(leaf.space, spaces.Text)]
+        for leaf in self._leaves:
+            _check_supported(leaf)
         if not self._leaves:
             message = f"the observation space {space} holds no numbers"
             raise ValueError(message)
@@ -246,8 +267,7 @@ def _kept(space: spaces.Space[Any]) -> type[np.generic]:
 
 def _checked(observation: Any, leaf: Leaf, count: int) -> np.ndarray:
     """Return the leaf's values as an array `[count, *shape]`."""
-    given = at(observation, leaf.path)
-    values: np.ndarray = np.asarray(given.cpu() if isinstance(given, torch.Tensor) else given)
+    values = to_numpy(at(observation, leaf.path))
     shape = (count, *(leaf.space.shape or ()))
     if values.shape != shape:
         where = f" at {list(leaf.path)}" if leaf.path else ""

@@ -26,7 +26,7 @@ class Record:
 
 
 class Aim(gymnasium.Env):
-    """A point is moved to a drawn target; the episode ends early once it is there."""
+    """A point is moved to a drawn target; episodes end once it is there, half of them sooner."""
 
     def __init__(self, record=None, length=8, action_space=None):
         self.record = record or Record()
@@ -39,7 +39,7 @@ class Aim(gymnasium.Env):
         super().reset(seed=seed)
         self.record.seeds.append(seed)
         self.place, self.target = self.np_random.uniform(-1.0, 1.0, 2)
-        self.clock = 0
+        self.clock = 0 if self.target < 0 else self.length // 2
         return self._observation(), {}
 
     def _observation(self):

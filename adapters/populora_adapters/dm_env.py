@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from populora_envs.adapter import Autoreset, Transition, blame, reward_number
+from populora_envs.adapter import Autoreset, Transition, blame, close_all, reward_number
 from populora_envs.registry import near_names
 from populora_envs.slot_actions import make_picker
 from populora_envs.spaces import Stack, check_same
@@ -54,10 +54,10 @@ class DmEnvs:
         self.action_space = space_of(envs[0].action_spec())
         for slot, env in enumerate(envs):
             other = space_of(env.observation_spec())
-            check_same(self.observation_space, other, slot, "observation")
-            check_same(self.action_space, space_of(env.action_spec()), slot, "action")
+            check_same(self.observation_space, other, slot, 0, "observation")
+            check_same(self.action_space, space_of(env.action_spec()), slot, 0, "action")
         self.seeds_slots = all(_random_state(env) is not None for env in envs)
-        limit = getattr(envs[0], "_step_limit", np.inf)
+        limit = max(getattr(env, "_step_limit", np.inf) for env in envs)
         self.time_limit = int(np.ceil(limit)) if np.isfinite(limit) else None
         self._envs = envs
         self._steps = [env.step for env in envs]
@@ -93,7 +93,7 @@ class DmEnvs:
             for i in self._chosen(slots):
                 step = self._steps[i](pick(actions, i))
                 gain = step.reward
-                self._reward[i] = gain if type(gain) is float else reward_number(gain)
+                self._reward[i] = gain if type(gain) is float else _gain(step)
                 last = step.last()
                 self._terminated[i] = last and step.discount == 0.0
                 self._truncated[i] = last and step.discount != 0.0
@@ -105,8 +105,12 @@ class DmEnvs:
 
     def close(self) -> None:
         """Close every environment."""
-        for env in self._envs:
-            env.close()
+        close_all(self._envs)
+
+
+def _gain(step: Any) -> float:
+    """Return the reward of a time step; only a first one may have none."""
+    return 0.0 if step.reward is None and step.first() else reward_number(step.reward)
 
 
 def _random_state(env: Any) -> Any:

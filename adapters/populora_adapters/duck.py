@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
-from populora_envs.adapter import Autoreset, Transition, blame, reward_number
+from populora_envs.adapter import Autoreset, Transition, blame, close_all, reward_number
 from populora_envs.slot_actions import make_picker
 from populora_envs.spaces import Stack, check_same
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from populora_envs.adapter import Adapter
 
@@ -43,12 +42,12 @@ class SingleEnvs:
         self.action_space = read_space(envs[0], "action_space")
         for slot, env in enumerate(envs):
             other = read_space(env, "observation_space")
-            check_same(self.observation_space, other, slot, "observation")
-            check_same(self.action_space, read_space(env, "action_space"), slot, "action")
-        self.time_limit = time_limit(envs[0])
+            check_same(self.observation_space, other, slot, 0, "observation")
+            check_same(self.action_space, read_space(env, "action_space"), slot, 0, "action")
+        self.time_limit = longest(time_limit(env) for env in envs)
         self._envs = envs
-        self._begin = _resetter(envs[0])
-        self.seeds_slots = self._begin is not _reset_unseeded
+        self._begins = [_resetter(env) for env in envs]
+        self.seeds_slots = _reset_unseeded not in self._begins
         self._steps: list[Callable[[Any], Any]] = [env.step for env in envs]
         self._pick = make_picker(self.action_space)
         self._everyone = range(self.num_slots)
@@ -65,7 +64,7 @@ class SingleEnvs:
         i = 0
         try:
             for i in self._chosen(slots):
-                result = self._begin(self._envs[i], None if seeds is None else seeds[i])
+                result = self._begins[i](self._envs[i], None if seeds is None else seeds[i])
                 self._stack.write(i, self._first(result))
         except Exception as error:
             blame(error, i)
@@ -102,10 +101,7 @@ class SingleEnvs:
 
     def close(self) -> None:
         """Close every environment that can be closed."""
-        for env in self._envs:
-            close = getattr(env, "close", None)
-            if callable(close):
-                close()
+        close_all(self._envs)
 
 
 def _old_result(result: Any) -> tuple[Any, Any, bool, bool]:
@@ -124,13 +120,22 @@ def _old_result(result: Any) -> tuple[Any, Any, bool, bool]:
 
 def _resetter(env: Any) -> Callable[[Any, int | None], Any]:
     """Return how environments like `env` are reset from a seed."""
-    innermost = getattr(env, "unwrapped", env)
-    parameters = inspect.signature(innermost.reset).parameters.values()
-    if any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters):
+    innermost = _innermost(env)
+    if _takes_seed(env.reset) and _takes_seed(innermost.reset):
         return _reset_with_seed
     if callable(getattr(innermost, "seed", None)):
         return _seed_then_reset
     return _reset_unseeded
+
+
+def _innermost(env: Any) -> Any:
+    inner = getattr(env, "unwrapped", None)
+    return env if inner is None else inner
+
+
+def _takes_seed(reset: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(reset).parameters.values()
+    return any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def _reset_with_seed(env: Any, seed: int | None) -> Any:
@@ -139,7 +144,7 @@ def _reset_with_seed(env: Any, seed: int | None) -> Any:
 
 def _seed_then_reset(env: Any, seed: int | None) -> Any:
     if seed is not None:
-        env.unwrapped.seed(seed) if hasattr(env, "unwrapped") else env.seed(seed)
+        _innermost(env).seed(seed)
     return env.reset()
 
 
@@ -158,6 +163,12 @@ def time_limit(env: Any) -> int | None:
     return int(limit) if isinstance(limit, (int, np.integer)) else None
 
 
+def longest(limits: Iterable[int | None]) -> int | None:
+    """Return the largest time limit, None where one is missing."""
+    known = list(limits)
+    return None if None in known else max(limit for limit in known if limit is not None)
+
+
 def read_space(env: Any, name: str) -> spaces.Space[Any]:
     """Return a space of `env` as a gymnasium space; TypeError where there is none."""
     space = getattr(env, name, None)
@@ -173,20 +184,19 @@ def _converted(space: Any) -> spaces.Space[Any]:
     """Return spaces of other packages with the same attributes as gymnasium's."""
     if isinstance(space, spaces.Space):
         return space
-    kind = type(space).__name__
-    if kind not in _CONVERTERS:
-        message = f"{kind} is no space that is known: use a gymnasium space"
-        raise TypeError(message)
-    return _CONVERTERS[kind](space)
+    for kind in type(space).__mro__:
+        if kind.__name__ in _CONVERTERS:
+            return _CONVERTERS[kind.__name__](space)
+    message = f"{type(space).__name__} is no space that is known: use a gymnasium space"
+    raise TypeError(message)
 
 
 _CONVERTERS: dict[str, Callable[[Any], spaces.Space[Any]]] = {
     "Box": lambda s: spaces.Box(s.low, s.high, s.shape, s.dtype),
     "Discrete": lambda s: spaces.Discrete(int(s.n), start=int(getattr(s, "start", 0))),
     "MultiDiscrete": lambda s: spaces.MultiDiscrete(s.nvec),
+    "Text": lambda s: spaces.Text(int(s.max_length)),
     "MultiBinary": lambda s: spaces.MultiBinary(s.n),
     "Dict": lambda s: spaces.Dict({key: _converted(part) for key, part in s.spaces.items()}),
     "Tuple": lambda s: spaces.Tuple([_converted(part) for part in s.spaces]),
 }
-
-

@@ -8,9 +8,10 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from populora_adapters.duck import SingleEnvs, time_limit
-from populora_envs.adapter import Autoreset, Transition
+from populora_adapters.duck import SingleEnvs, longest, time_limit
+from populora_envs.adapter import Autoreset, Transition, blame, reward_number
 from populora_envs.registry import near_names
+from populora_envs.spaces import to_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,7 @@ def adapt(envs: list[Any]) -> Adapter:
     env = vectors[0]
     mode = _mode(env)
     if isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)):
+        _check_resets(env.unwrapped, mode)
         return SlotResetVector(env, seeds_slots=True, rests=mode is AutoresetMode.DISABLED)
     if mode is AutoresetMode.DISABLED:
         return SlotResetVector(env, seeds_slots=False, rests=True)
@@ -46,18 +48,31 @@ def make(env_id: str) -> Any:
     """
     try:
         return gymnasium.make(env_id)
-    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv, ModuleNotFoundError) as error:
-        message = f"there is no environment {env_id!r} ({error}); {_near(env_id)}"
-        raise ValueError(message) from error
     except gymnasium.error.DependencyNotInstalled as error:
         for word, extra in _EXTRAS.items():
             if word in str(error).lower():
                 error.add_note(f'to get it: pip install "populora-envs[{extra}]"')
         raise
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        is_known = env_id in gymnasium.registry and not isinstance(
+            error, gymnasium.error.DeprecatedEnv
+        )
+        if is_known:
+            raise
+        near = near_names(env_id, gymnasium.registry)
+        message = f"there is no environment {env_id!r} ({error}); {near}"
+        raise ValueError(message) from error
 
 
-def _near(env_id: str) -> str:
-    return near_names(env_id, gymnasium.registry)
+def _check_resets(env: SyncVectorEnv | AsyncVectorEnv, mode: AutoresetMode) -> None:
+    """Refuse the one kind in which a reset after an end is followed by another, unasked."""
+    forgets = isinstance(env, AsyncVectorEnv) and not env.shared_memory
+    if forgets and mode is AutoresetMode.NEXT_STEP:
+        message = (
+            "gymnasium's AsyncVectorEnv with shared_memory=False resets twice in the mode NEXT_STEP: "
+            "pass shared_memory=True, or autoreset_mode=AutoresetMode.SAME_STEP"
+        )
+        raise ValueError(message)
 
 
 def _mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
@@ -79,7 +94,7 @@ class _Vector:
 
     def _step(self, actions: Any) -> Transition:
         observation, reward, terminated, truncated, _ = self._env.step(actions)
-        rewards = _as_array(reward, np.float64)
+        rewards = _rewards(reward)
         if rewards.shape != (self.num_slots,):
             message = (
                 f"the vector environment gave rewards of shape {rewards.shape} for "
@@ -87,7 +102,10 @@ class _Vector:
             )
             raise ValueError(message)
         return Transition(
-            observation, rewards, _as_array(terminated, np.bool_), _as_array(truncated, np.bool_)
+            observation,
+            rewards,
+            to_numpy(terminated).astype(np.bool_),
+            to_numpy(truncated).astype(np.bool_),
         )
 
     def close(self) -> None:
@@ -106,9 +124,7 @@ class SlotResetVector(_Vector):
 
     autoreset = Autoreset.CALLER
 
-    def __init__(
-        self, env: VectorEnv[Any, Any, Any], *, seeds_slots: bool, rests: bool
-    ) -> None:
+    def __init__(self, env: VectorEnv[Any, Any, Any], *, seeds_slots: bool, rests: bool) -> None:
         super().__init__(env, seeds_slots=seeds_slots)
         self._rests = rests
         self._ended = np.zeros(self.num_slots, dtype=bool)
@@ -156,14 +172,27 @@ class WaveVector(_Vector):
         return self._step(actions)
 
 
-def _as_array(values: Any, dtype: Any) -> np.ndarray:
-    values = values.cpu().numpy() if hasattr(values, "cpu") else values
-    return np.asarray(values, dtype=dtype)
+def _rewards(values: Any) -> np.ndarray:
+    """Return rewards as float64; TypeError or ValueError where one of several is no number."""
+    array = to_numpy(values)
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64)
+    rewards = np.zeros(len(array))
+    i = 0
+    try:
+        for i, value in enumerate(array):
+            rewards[i] = reward_number(value)
+    except (TypeError, ValueError) as error:
+        blame(error, i)
+        raise
+    return rewards
 
 
 def _vector_time_limit(env: VectorEnv[Any, Any, Any]) -> int | None:
-    limit = time_limit(env)
-    if limit is None and isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)):
-        specs = env.unwrapped.get_attr("spec")
-        limit = getattr(specs[0], "max_episode_steps", None)
+    limit, inner = time_limit(env), env.unwrapped
+    if limit is None and isinstance(inner, SyncVectorEnv):
+        return longest(time_limit(member) for member in inner.envs)
+    if limit is None and isinstance(inner, AsyncVectorEnv):
+        specs = inner.get_attr("spec")
+        return longest(getattr(spec, "max_episode_steps", None) for spec in specs)
     return limit
