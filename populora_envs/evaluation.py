@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from populora_envs.rollout import JobResult, play
 from populora_envs.seeds import derive_seed, seeded_globals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
 
@@ -79,9 +80,11 @@ class Evaluation:
         """
         jobs = make_jobs(pop_size, episode_seeds)
         global_seed = derive_seed("globals", *episode_seeds) % 2**31
-        with seeded_globals(global_seed) as drew:
+        with _one_thread(), seeded_globals(global_seed) as drew:
             played = [
-                play(slots, forward, self._act, JobQueue(jobs).take, most, with_moments=with_moments)
+                play(
+                    slots, forward, self._act, JobQueue(jobs).take, most, with_moments=with_moments
+                )
                 for slots, most in zip(self.entries, self.horizon, strict=True)
             ]
         if drew[0] and not self.actor.warned_of_globals:
@@ -109,6 +112,20 @@ class Evaluation:
 
     def _act(self, output: Any, keys: Tensor, count: int) -> tuple[Any, np.ndarray]:
         return self.actor.act(output, keys if self.draws else None, count)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch use one thread, as numbers may depend on how many share a product.
+
+    Policies of a few rows are also faster so: threads that wait for a busy core cost milliseconds.
+    """
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
 
 
 def _in_order(results: list[JobResult], jobs: list[Job]) -> list[JobResult]:

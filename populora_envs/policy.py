@@ -41,7 +41,7 @@ class Actor:
         warned_of_globals: whether the user was told that rollouts draw from global generators.
 
     Raises:
-        ValueError: for an unknown head or ranges that do not fit.
+        ValueError: for an unknown head, one that does not fit the space, or ranges that do not fit.
         TypeError: for an `action` that is none of these.
     """
 
@@ -53,10 +53,12 @@ class Actor:
         to_range: Range | None,
     ) -> None:
         self.head = _head(action, space)
+        self.space = space
         self.is_ours = isinstance(self.head, (ActionHead, DirectHead))
         # Numbers that the user's model or function gives lie in from_range; only heads know better.
         own_range = self.head.range if isinstance(self.head, ActionHead) else None
-        self.space = space
+        # A head reads a fixed number of numbers; a function of the user reads what it likes.
+        self._width = self.output_size() if isinstance(self.head, ActionHead) else None
         self.warned_of_globals = False
         self._map = ActionMap(space, own_range, from_range, to_range)
 
@@ -86,9 +88,22 @@ class Actor:
         if not self.is_ours:
             decided = self.head(output)
         else:
+            self._check_width(output, count)
             decided = self.head.mean(output) if keys is None else self.head(output, keys)
         actions, finite = self.map(decided, count)
         return actions, finite & _finite_rows(output, count)
+
+    def _check_width(self, output: Any, count: int) -> None:
+        if self._width is None or not isinstance(output, Tensor):
+            return
+        given = output.numel() // count
+        if given != self._width:
+            message = (
+                f"the policy gives {given} numbers per observation, the head "
+                f"{type(self.head).__name__} wants {self._width} for {self.space} "
+                f"({self.head.reads}): change the width of its last layer"
+            )
+            raise ValueError(message)
 
 
 def _finite_rows(output: Any, count: int) -> Any:
@@ -194,5 +209,3 @@ def plain_module(policy: Any) -> nn.Module:
         message = f"a policy is a torch.nn.Module, not {type(policy).__name__}"
         raise TypeError(message)
     return copy.deepcopy(model).eval() if model.training else model
-
-

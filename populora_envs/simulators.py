@@ -104,9 +104,9 @@ def adapt(envs: list[Any]) -> Adapter:
     for i, target in enumerate(targets):
         if target != targets[0]:
             message = (
-                f"environment {i} is a {type(envs[i]).__name__} for {target}, environment 0 a "
-                f"{type(envs[0]).__name__} for {targets[0]}: pass different kinds as separate "
-                "interactors"
+                f"environment {i} is a {type(envs[i]).__name__} that goes to {target}, environment 0 "
+                f"a {type(envs[0]).__name__} that goes to {targets[0]}: pass different kinds as "
+                "separate interactors"
             )
             raise ValueError(message)
     return cast("Adapt", load(targets[0]))(list(envs))

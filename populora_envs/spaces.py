@@ -21,10 +21,17 @@ class Leaf(NamedTuple):
     space: spaces.Space[Any]
 
 
+class OrderedDictSpace(spaces.Dict):
+    """A Dict whose leaves come in its own order, not in that of its keys."""
+
+
 def leaves(space: spaces.Space[Any], path: Path = ()) -> list[Leaf]:
-    """Return the leaves of a nested space, Dict in the order of its keys, Tuple in its own."""
+    """Return the leaves of a nested space, Dict sorted by key, Tuple and OrderedDictSpace as they are."""
     if isinstance(space, spaces.Dict):
+        # gymnasium sorts the keys itself in some versions and for some arguments.
         children: list[tuple[Any, spaces.Space[Any]]] = list(space.spaces.items())
+        if not isinstance(space, OrderedDictSpace):
+            children.sort(key=lambda item: str(item[0]))
     elif isinstance(space, spaces.Tuple):
         children = list(enumerate(space.spaces))
     else:
@@ -177,7 +184,7 @@ class Encoder:
 
     Args:
         space: of one observation.
-        flatten: one float32 vector per observation: Dict and Tuple in order, Discrete and
+        flatten: one float32 vector per observation: Dict sorted by key, Discrete and
             MultiDiscrete one-hot, text left out. A space that is one uint8 image stays an image,
             0..255 as float32. False keeps the nesting: floats as float32, integers as int64.
 

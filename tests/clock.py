@@ -6,6 +6,7 @@ clock: over three steps individual i earns i * (0 + 1 + 2).
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -82,7 +83,9 @@ class Clock(_Log, gymnasium.Env):
     ):
         super().__init__()
         self.observation_space = SHOWN
-        self.action_space = action_space or (ANYTHING if pay is echo else spaces.Discrete(2))
+        if action_space is None:
+            action_space = ANYTHING if pay is echo else spaces.Discrete(2)
+        self.action_space = action_space
         self.length, self.ends, self.pay = length, ends, pay
         if limit is not None:
             self._max_episode_steps = limit
@@ -135,7 +138,8 @@ class OldClock(DuckClock):
         return shown, reward, over, self.info if over else {}
 
 
-class Spec(NamedTuple):
+@dataclasses.dataclass
+class Spec:
     """What dm_env calls a BoundedArray."""
 
     shape: tuple[int, ...]

@@ -117,13 +117,13 @@ def test_two_good_first_episodes_are_not_enough():
 
 
 def test_tie_keeps_the_old_champion():
-    contest, _ = contest_of(dict.fromkeys(range(5), [1.0, 2.0]))
+    contest, _ = contest_of({i: [1.0, 2.0] for i in range(5)})
     assert not look(contest, 3.0, 3.0, 3.0, 3.0)
     assert marker(contest) == 0
 
 
 def test_tie_among_challengers_goes_to_the_lower_index():
-    contest, judge = contest_of({0: [0.0], **dict.fromkeys(range(1, 9), [5.0])}, pop_size=8)
+    contest, judge = contest_of({i: [5.0 if i else 0.0] for i in range(9)}, pop_size=8)
     assert look(contest, *[7.0] * 8)
     assert judge.played[1][0] == [1, 2, 3, 4]
     assert marker(contest) == 1
@@ -247,7 +247,7 @@ def test_lucky_policy_is_not_certified_and_found_out_early():
         def trial(self, population, purpose, episodes):
             trial = super().trial(population, purpose, episodes)
             returns = trial.returns
-            if list(episodes)[0] < 1000:
+            if min(episodes) < 1000:
                 returns = torch.where(returns == 4.0, 10.0, returns)
             return trial._replace(returns=returns)
 

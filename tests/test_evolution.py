@@ -126,9 +126,7 @@ def test_all_individuals_of_each_generation_face_the_same_start_states():
         rounds.append([seed for seed in record.seeds if seed < 2**29])
         record.seeds.clear()
 
-    evolve_with_env(
-        lambda: Aim(record), linear(), num_episodes=2, on_generation=note, **SMALL
-    )
+    evolve_with_env(lambda: Aim(record), linear(), num_episodes=2, on_generation=note, **SMALL)
     for seeds in rounds:
         assert {seeds.count(seed) for seed in seeds} == {5}
         assert len(set(seeds)) == 2
@@ -149,7 +147,7 @@ def test_global_generators_are_not_touched():
 
 def test_action_that_draws_from_torch_is_reproducible_and_warned_of_once():
     def noisy(output):
-        return output + 0.1 * torch.randn_like(output)
+        return (output + 0.1 * torch.randn_like(output)).clamp(-1, 1)
 
     runs = []
     for _ in range(2):
@@ -191,9 +189,7 @@ def test_horizon_none_without_a_limit_is_said_once():
 
 
 def test_dict_of_environments_counts_with_the_mean():
-    _, _, history = evolve(
-        {"a": lambda: Clock(2), "b": lambda: Clock(3)}, linear(1, 2), num_envs=2
-    )
+    _, _, history = evolve({"a": lambda: Clock(2), "b": lambda: Clock(3)}, linear(1, 2), num_envs=2)
     assert history[0]["best_fitness"] == (3.0 + 6.0) / 2
 
 
@@ -216,21 +212,19 @@ def test_action_ranges():
 
 
 FORMS = {
-    "all": lambda population: -population.individuals[""].up.abs().sum(dim=(1, 2)),
+    "all": lambda population: -population.individuals[""].up.abs().amax(dim=(1, 2)),
     "batched": lambda population, individuals: [
-        -float(population.individuals[""].up[i].abs().sum()) for i in individuals
+        -float(population.individuals[""].up[i].abs().max()) for i in individuals
     ],
-    "single": lambda population, idx: -population.individuals[""].up[idx].abs().sum(),
+    "single": lambda population, idx: -population.individuals[""].up[idx].abs().max(),
 }
 
 
 def test_all_forms_of_a_fitness_function_give_the_same_run_without_environments():
     model = nn.Linear(2, 1)
-    runs = [
-        evolve(None, model, fitness=fitness, num_generations=8) for fitness in FORMS.values()
-    ]
+    runs = [evolve(None, model, fitness=fitness, num_generations=8) for fitness in FORMS.values()]
     for other in runs[1:]:
-        assert other[2] == pytest.approx(runs[0][2]) or same(other[1], runs[0][1])
+        assert_equal_runs(runs[0], other)
     best = [entry["best_fitness"] for entry in runs[0][2]]
     assert best == sorted(best)
     assert [entry["env_steps"] for entry in runs[0][2]] == [0] * 8
@@ -297,7 +291,7 @@ def test_policy_alone_or_with_its_history():
 
 
 def test_returned_policy_scores_what_the_history_says_of_the_champion():
-    settings = {**SMALL, "num_generations": 25, "pop_size": 12}
+    settings = {**SMALL, "num_generations": 30, "pop_size": 16, "num_episodes": 4}
     policy, history = evolve_with_env(Aim, linear(), return_history=True, **settings)
     with interact_with_env(Aim) as interactor:
         score = interactor.evaluate_policy(policy, num_episodes=300, horizon=8)

@@ -40,7 +40,7 @@ def test_tanh_is_applied_once_and_then_rescaled():
     action = policy.act(np.zeros(3, np.float32))
     assert action.shape == (1,)
     assert action.dtype == np.float32
-    # (tanh(1) + 1) * 5, not (tanh(tanh(1)) + 1) * 5
+    # five times 1 + tanh(1), not 1 + tanh(tanh(1))
     assert action[0] == pytest.approx(8.80797, abs=1e-5)
 
 

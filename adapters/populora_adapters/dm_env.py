@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from gymnasium import spaces
 from populora_envs.adapter import Autoreset, Transition, blame, close_all, reward_number
 from populora_envs.registry import near_names
 from populora_envs.slot_actions import make_picker
-from populora_envs.spaces import Stack, check_same
+from populora_envs.spaces import OrderedDictSpace, Stack, check_same
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -122,7 +121,7 @@ def _random_state(env: Any) -> Any:
 def space_of(spec: Any) -> spaces.Space[Any]:
     """Return a dm_env spec, or a nested structure of specs, as a gymnasium space."""
     if isinstance(spec, dict):
-        return spaces.Dict(OrderedDict((key, space_of(part)) for key, part in spec.items()))
+        return OrderedDictSpace([(key, space_of(part)) for key, part in spec.items()])
     if isinstance(spec, (list, tuple)):
         return spaces.Tuple([space_of(part) for part in spec])
     if hasattr(spec, "num_values"):
@@ -137,10 +136,12 @@ def space_of(spec: Any) -> spaces.Space[Any]:
 
 
 def _bounds(spec: Any, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds in the spec's dtype; those of the dtype where the spec names none."""
+    least: Any = -np.inf
+    most: Any = np.inf
     if np.issubdtype(dtype, np.integer):
-        default = (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    else:
-        default = (-np.inf, np.inf)  # type: ignore[assignment]
-    low = getattr(spec, "minimum", default[0])
-    high = getattr(spec, "maximum", default[1])
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    low, high = getattr(spec, "minimum", least), getattr(spec, "maximum", most)
+    low = np.where(np.isfinite(low), low, least).astype(dtype)
+    high = np.where(np.isfinite(high), high, most).astype(dtype)
     return np.broadcast_to(low, spec.shape), np.broadcast_to(high, spec.shape)

@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
 def adapt(envs: list[Any]) -> Adapter:
     """Return one adapter over single environments of one kind."""
-    if callable(getattr(envs[0], "action_spec", None)):
+    have_specs = [callable(getattr(env, "action_spec", None)) for env in envs]
+    if len(set(have_specs)) > 1:
+        odd = have_specs.index(not have_specs[0])
+        message = (
+            f"environment {odd} is a {type(envs[odd]).__name__}, environment 0 a "
+            f"{type(envs[0]).__name__}, and only one of them has dm_env's interface: pass different "
+            "kinds as separate interactors"
+        )
+        raise ValueError(message)
+    if have_specs[0]:
         from populora_adapters.dm_env import adapt as adapt_dm_env
 
         return adapt_dm_env(envs)
@@ -75,10 +84,7 @@ class SingleEnvs:
         """Return the observation of a reset, which may come with an info dict."""
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             return result
-        is_pair = isinstance(self.observation_space, spaces.Tuple)
-        if is_pair and self.observation_space.contains(result):
-            return result
-        return result[0]
+        return result if _is_nested_as(self.observation_space, result) else result[0]
 
     def step(self, actions: Any, slots: np.ndarray | None = None) -> Transition:
         """Step the environments of `slots`."""
@@ -88,7 +94,7 @@ class SingleEnvs:
         try:
             for i in self._chosen(slots):
                 result = self._steps[i](pick(actions, i))
-                if len(result) == 5:
+                if isinstance(result, tuple) and len(result) == 5:
                     observation, gain, terminated[i], truncated[i], _ = result
                 else:
                     observation, gain, terminated[i], truncated[i] = _old_result(result)
@@ -102,6 +108,19 @@ class SingleEnvs:
     def close(self) -> None:
         """Close every environment that can be closed."""
         close_all(self._envs)
+
+
+def _is_nested_as(space: spaces.Space[Any], value: Any) -> bool:
+    """Return whether tuples and dicts lie in `value` where they lie in the space."""
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(value, tuple) or len(value) != len(space.spaces):
+            return False
+        return all(map(_is_nested_as, space.spaces, value))
+    if isinstance(space, spaces.Dict):
+        if not isinstance(value, dict) or value.keys() != space.spaces.keys():
+            return False
+        return all(_is_nested_as(part, value[key]) for key, part in space.spaces.items())
+    return not isinstance(value, (tuple, dict))
 
 
 def _old_result(result: Any) -> tuple[Any, Any, bool, bool]:
