@@ -55,7 +55,7 @@ def _environment_settings(settings: EvolveSettings) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     app = tyro.extras.SubcommandApp()
-    app.command(Evolve, name="evolve")
+    app.command(name="evolve")(Evolve)
     command = app.cli(prog="populora-envs", description=__doc__, args=arguments)
     try:
         command.run()
