@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from populora_envs.fitness import best_first
+from populora_envs.normalizer import statistics
 from populora_envs.seeds import Purpose
 
 if TYPE_CHECKING:
@@ -95,7 +96,9 @@ class Contest:
 
     def __init__(self, judge: Judge, population: Population, target: float | None) -> None:
         self.judge, self.population, self.target = judge, population, target
-        self.champion = Contender(population.base_state(), self._normalizer(), 0)
+        self.champion = Contender(
+            population.base_state(), statistics(self.population.normalizer), 0
+        )
         self.env_steps = 0
         self._training_cost = self._look_cost = 0
         self._tested: list[str] = []
@@ -105,12 +108,6 @@ class Contest:
         """Let the base play its first episodes."""
         self._play([self.champion], FIRST_EPISODES)
         self.base_mean = self.champion.mean
-
-    def _normalizer(self) -> dict[str, Tensor]:
-        normalizer = self.population.normalizer
-        if normalizer is None:
-            return {}
-        return {name: tensor.cpu().clone() for name, tensor in normalizer.state_dict().items()}
 
     def look(self, fitnesses: Tensor, cost: int, *, final: bool = False) -> bool:
         """Let the best of a generation challenge the champion; return whether there is a new one.
@@ -156,7 +153,9 @@ class Contest:
             if not (fitness > champion.mean or within) or fitness == -np.inf:
                 continue
             contender = Contender(
-                self.population.individual_state(i), self._normalizer(), self.population.generation
+                self.population.individual_state(i),
+                statistics(self.population.normalizer),
+                self.population.generation,
             )
             if contender.key() not in self._tested:
                 chosen.append(contender)

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def rank() -> int:
@@ -24,6 +30,16 @@ def local_rank() -> int | None:
     """Return this process's rank on its machine, None where no launcher has set it."""
     value = os.environ.get("LOCAL_RANK")
     return None if value is None else int(value)
+
+
+def choose_device(model: nn.Module, device: torch.device | str | None) -> torch.device:
+    """Return `device`, else ``cuda:LOCAL_RANK`` under a launcher with CUDA, else the model's."""
+    if device is not None:
+        return torch.device(device)
+    on_machine = local_rank()
+    if on_machine is not None and torch.cuda.is_available():
+        return torch.device("cuda", on_machine)
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def require_one_process(what: str) -> None:

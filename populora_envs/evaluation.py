@@ -14,7 +14,7 @@ from populora_envs.rollout import JobResult, play
 from populora_envs.seeds import derive_seed, seeded_globals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
 
@@ -110,8 +110,8 @@ class Evaluation:
             normalizer.propose_(m for m in evaluated.moments if m.squares.isfinite().all())
         return evaluated
 
-    def _act(self, output: Any, keys: Tensor, count: int) -> tuple[Any, np.ndarray]:
-        return self.actor.act(output, keys if self.draws else None, count)
+    def _act(self, output: Any, keys: Callable[[], Tensor], count: int) -> tuple[Any, np.ndarray]:
+        return self.actor.act(output, keys() if self.draws else None, count)
 
 
 @contextmanager

@@ -145,7 +145,8 @@ def plain_content(value: Any, where: str = "content") -> Any:
         return _plain_tensor(value, where)
     if isinstance(value, dict):
         return {
-            _plain_key(key, where): plain_content(item, f"{where}[{key!r}]") for key, item in value.items()
+            _plain_key(key, where): plain_content(item, f"{where}[{key!r}]")
+            for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
         items = [plain_content(item, f"{where}[{index}]") for index, item in enumerate(value)]

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from populora_envs.seeds import derive_seed, seeded_globals
+
 FitnessFunction = Callable[..., Any]
 
 _BATCHED = ("individuals", "indices", "ids")
@@ -45,11 +47,18 @@ def fitness_form(function: FitnessFunction) -> str:
 def call_fitness(function: FitnessFunction, population: Any, ids: Sequence[int]) -> Tensor:
     """Return the fitness of each individual in `ids`, float32 `[len(ids)]` on the CPU.
 
+    The function runs under global generators made from `population.eval_seed`; they are restored.
+
     Raises:
         ValueError: where the function has no known form or gives another number of values.
         TypeError: where it gives no numbers.
     """
     form = fitness_form(function)
+    with seeded_globals(derive_seed("fitness", population.eval_seed)):
+        return _called(function, form, population, ids)
+
+
+def _called(function: FitnessFunction, form: str, population: Any, ids: Sequence[int]) -> Tensor:
     if form == "single":
         numbers = [_number(function(population, i), i) for i in ids]
         return torch.tensor(numbers, dtype=torch.float32, device="cpu")

@@ -263,26 +263,6 @@ class Genetics:
         self.generation += 1
 
 
-def read_choices(
-    choices: dict[str, Any],
-) -> tuple[GeneticSettings, tuple[Callable[..., Any], ...], dict[str, Any]]:
-    """Return the settings, the four operators and their options behind keywords of `evolve_`.
-
-    Raises:
-        ValueError: for an unknown operator.
-        TypeError: for an option that none of them takes.
-    """
-    settings, options = settings_from(GeneticSettings, choices)
-    kinds = (
-        resolve(selections, settings.selection_type),
-        resolve(parent_selections, settings.parent_selection_type),
-        resolve(crossovers, settings.crossover_type),
-        resolve(mutations, settings.mutation_type),
-    )
-    check_options(kinds, options)
-    return settings, kinds, options
-
-
 def _any_twice(indices: Tensor) -> bool:
     return len(set(indices.tolist())) < len(indices)
 

@@ -13,6 +13,7 @@ from populora_envs.fitness import call_fitness
 from populora_envs.normalizer import Normalizer, Standardized
 from populora_envs.policy import Policy, build_model, plain_module
 from populora_envs.population import Population
+from populora_envs.routing import invariant_copy
 from populora_envs.seeds import Purpose, job_seed
 from populora_envs.settings import at_least
 from populora_envs.targets import check_base, find_targets
@@ -217,7 +218,8 @@ class EnvInteractor(Environments):
         ]
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         evaluation = self.evaluation(action, horizon, num_episodes, device, sample=False)
-        evaluated = evaluation(lambda batch, _ids: model(batch), 1, seeds)
+        routed = invariant_copy(model)
+        evaluated = evaluation(lambda batch, _ids: routed(batch), 1, seeds)
         returns = evaluated.returns[0]
         spread = float(returns.std()) if len(returns) > 1 else float("nan")
         return PolicyScore(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from populora_envs.fitness import call_fitness
-from populora_envs.seeds import Purpose, derive_seed, job_seed, seeded_globals
+from populora_envs.seeds import Purpose, job_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -104,10 +104,7 @@ def noted(note: str) -> Iterator[None]:
 
 
 class FunctionJudge:
-    """Calls a fitness function of the user; a fresh episode is a call with another `eval_seed`.
-
-    The function runs under global generators made from `eval_seed`; they are restored afterwards.
-    """
+    """Calls a fitness function of the user; a fresh episode is a call with another `eval_seed`."""
 
     def __init__(self, fitness: FitnessFunction) -> None:
         self.fitness = fitness
@@ -131,5 +128,4 @@ class FunctionJudge:
         return Trial(returns, returns.numel(), 0)
 
     def _call(self, population: Population) -> Tensor:
-        with seeded_globals(derive_seed("fitness", population.eval_seed)):
-            return call_fitness(self.fitness, population, range(population.pop_size))
+        return call_fitness(self.fitness, population, range(population.pop_size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,17 @@ class Normalizer(nn.Module):
         self.next_mean.copy_(total.mean)
         self.next_squares.copy_(total.squares)
 
+    def adopt_(self, statistics: dict[str, Tensor]) -> None:
+        """Take over saved statistics if nothing was counted so far; warn if they are others."""
+        if not int(self.count):
+            self.load_state_dict(statistics)
+        elif not torch.equal(self.mean.cpu(), statistics["mean"]):
+            warnings.warn(
+                "the individual was saved with other observation statistics than this population's: "
+                "it sees other numbers here",
+                stacklevel=3,
+            )
+
     def advance_(self) -> None:
         """Take over what was proposed and renew shift and divisor."""
         if int(self.next_count) == int(self.count):
@@ -121,3 +133,10 @@ class Standardized(nn.Module):
 def find_normalizer(model: nn.Module) -> Normalizer | None:
     """Return the normaliser that a model begins with, None where it has none."""
     return model.normalizer if isinstance(model, Standardized) else None
+
+
+def statistics(normalizer: Normalizer | None) -> dict[str, Tensor]:
+    """Return copies of a normaliser's tensors on the CPU, none where there is no normaliser."""
+    if normalizer is None:
+        return {}
+    return {name: tensor.cpu().clone() for name, tensor in normalizer.state_dict().items()}

@@ -13,7 +13,7 @@ from populora_envs import distributed, files, seeds
 from populora_envs.batching import batch_size, show_to_all
 from populora_envs.fitness import best_first, call_fitness, check_fitnesses
 from populora_envs.genetics import Genetics
-from populora_envs.normalizer import find_normalizer
+from populora_envs.normalizer import find_normalizer, statistics
 from populora_envs.routing import Route, RoutedLinear, plain_copy, route_model
 from populora_envs.settings import at_least, whole_number
 from populora_envs.targets import check_base, copied, find_targets
@@ -71,7 +71,9 @@ class Population(Genetics):
         self.base_eval_seed = whole_number("eval_seed", eval_seed)
         self._generation = self._draws = 0
         targets = list(find_targets(model, lora_targets))
-        self._assemble(copied(model).to(_device(model, device)), pop_size, targets, dtype)
+        self._assemble(
+            copied(model).to(distributed.choose_device(model, device)), pop_size, targets, dtype
+        )
         self._initialise(init)
 
     def _assemble(
@@ -255,13 +257,20 @@ class Population(Genetics):
             "kind": "individual",
             "low_rank": self.low_rank,
             "weights": self.individual_state(individual),
+            "normalizer": statistics(self.normalizer),
         }
         files.save_file(Path(path), content)
 
     def load_individual(self, path: str | Path, individual: int = 0) -> None:
-        """Overwrite one individual with one that was saved; ValueError where it does not fit."""
+        """Overwrite one individual with one that was saved; ValueError where it does not fit.
+
+        A normaliser that has seen nothing takes over the statistics in the file; one that has seen
+        something else keeps its own, and a warning says so.
+        """
         content = files.load_kind(Path(path), "individual")
         self.write_individual_(int(individual), content["weights"])
+        if self.normalizer is not None and content["normalizer"]:
+            self.normalizer.adopt_(content["normalizer"])
 
     def state(self) -> dict[str, Any]:
         """Return everything that makes this population, as tensors and plain values."""
@@ -326,15 +335,6 @@ class Population(Genetics):
 
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-
-def _device(model: nn.Module, device: torch.device | str | None) -> torch.device:
-    if device is not None:
-        return torch.device(device)
-    local_rank = distributed.local_rank()
-    if local_rank is not None and torch.cuda.is_available():
-        return torch.device("cuda", local_rank)
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def _row(individuals: dict[str, dict[str, Tensor]], i: int) -> State:

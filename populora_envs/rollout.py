@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from populora_envs.slots import Slots
 
     Forward = Callable[[Any, Tensor], Any]
-    Act = Callable[[Any, Tensor, int], tuple[Any, np.ndarray]]
+    Act = Callable[[Any, Callable[[], Tensor], int], tuple[Any, np.ndarray]]
 
 
 MOST_NAMED = 8
@@ -69,8 +69,8 @@ def play(
     Args:
         slots: whoever acts in them is sent away first; they are idle afterwards.
         forward: ``(batch [B, *obs], ids [B]) -> output [B, out]``.
-        act: ``(output, keys [B, 2], B) -> (actions nested [B, *act], finite [B] bool)``, the keys
-            being the job's seed and the step.
+        act: ``(output, keys, B) -> (actions nested [B, *act], finite [B] bool)``, where ``keys()``
+            gives int64 `[B, 2]`, the seed of each row's job and the step.
         take_job: returns the next job or None.
         horizon: most steps of an episode.
         with_moments: return the moments of each job's observations.
@@ -193,10 +193,14 @@ class _Run:
     def _decide(self, rows: Any) -> tuple[Any, np.ndarray]:
         start = perf_counter()
         output = self.forward(self.slots.batch(rows), self.ids)
-        keys = torch.from_numpy(np.stack([self.seeds[rows], self.lengths[rows]], axis=1))
-        decided = self.act(output, keys.to(self.slots.device), len(self.ids))
+        decided = self.act(output, self._keys, len(self.ids))
         self.seconds_forward += perf_counter() - start
         return decided
+
+    def _keys(self) -> Tensor:
+        """Return what the noise of each row depends on: the seed of its job and the step."""
+        keys = np.stack([self.seeds[self.rows], self.lengths[self.rows]], axis=1)
+        return torch.from_numpy(keys).to(self.slots.device)
 
     def _indices(self) -> np.ndarray:
         return np.flatnonzero(self.slots.acting)

@@ -1,8 +1,8 @@
 """Routed layers: one forward in which every sample goes through its own individual's weights.
 
 A sample's output does not depend, to the last bit, on what else is in the batch. A batched matrix
-product with one matrix per sample has this property when there are at least two samples; a product of
-all rows with one shared matrix has it only in tiles of a fixed number of rows.
+product with one matrix per sample has this property when there are at least two samples; `invariance`
+holds what the rest of the model needs.
 """
 
 from __future__ import annotations
@@ -11,31 +11,16 @@ import copy
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from populora_envs.invariance import InstalledForward, make_invariant, tiled_linear
 from populora_envs.seeds import normal
-from populora_envs.targets import unsupported
-
-TILE = 64
-"""Rows per tile of the products with a shared matrix."""
 
 SMALL_LAYER = 4096
 """Layers with at most this many weights are materialised: W + up down^T, one product per row."""
 
 MATERIALISED_BYTES = 2**28
 """Most memory one layer may use for the materialised weights of all individuals."""
-
-
-def tiled_linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Apply one linear layer to `rows` `[N, in]` in tiles of 64, the last one padded."""
-    count = len(rows)
-    padding = -count % TILE
-    padded = F.pad(rows, (0, 0, 0, padding)) if padding else rows
-    if len(padded) <= TILE:
-        return F.linear(padded, weight, bias)[:count]
-    tiles = padded.reshape(-1, TILE, padded.shape[1]).unbind()
-    return torch.cat([F.linear(tile, weight, bias) for tile in tiles])[:count]
 
 
 class Route:
@@ -64,7 +49,7 @@ class Route:
         self.rows = ids.clone() if self.count > 1 else ids.repeat(2)
 
 
-class RoutedLinear:
+class RoutedLinear(InstalledForward):
     """The forward of one adapted `nn.Linear`: base weight plus each individual's low-rank change.
 
     Two plans give the same numbers: small layers multiply by materialised weights W + up down^T, wide
@@ -144,22 +129,31 @@ class RoutedLinear:
 
     def _gather(self, rows: Tensor) -> tuple[Tensor, ...]:
         self._factored = not self.materialises
+        # Products of half-precision matrices on a CPU depend on how many there are.
+        on_cpu = self.weight.device.type == "cpu"
+        least = torch.float32 if on_cpu else self.weight.dtype
+        dtype = torch.promote_types(self.weight.dtype, least)
         if self._factored:
-            dtype = self.weight.dtype
             return self.down[rows].to(dtype), self.up[rows].transpose(1, 2).to(dtype)
         if self._all is None:
             everyone = torch.arange(len(self.down), device=self.down.device)
-            self._all = self.merged(everyone).transpose(1, 2).contiguous()
+            self._all = self.merged(everyone).transpose(1, 2).to(dtype).contiguous()
         matrices = self._all[rows]
         if self.bias is None:
             return (matrices,)
-        return matrices, self.bias.detach().expand(len(rows), 1, -1)
+        return matrices, self.bias.detach().to(dtype).expand(len(rows), 1, -1)
 
     def __call__(self, input: Tensor) -> Tensor:
         """Return `[rows, ..., out]` for `[rows, ..., in]`, rows a multiple of the route's groups."""
         if input.dim() == 1:
             return self(input[None])[0]
         plan, fan_in, count = self._plan(), input.shape[-1], self.route.count
+        if fan_in != self.down.shape[1]:
+            message = (
+                f"a layer that takes {self.down.shape[1]} numbers met {fan_in}: the model does not "
+                "fit its input"
+            )
+            raise ValueError(message)
         samples = self._samples(len(input))
         if samples > 1:
             groups = input.reshape(count, samples, -1, fan_in)
@@ -191,49 +185,14 @@ class RoutedLinear:
 
     def _products(self, samples: Tensor, plan: tuple[Tensor, ...]) -> Tensor:
         """Multiply each sample `[rows, in]` by its own matrices; at least two samples."""
+        if samples.dtype != plan[0].dtype:
+            return self._products(samples.to(plan[0].dtype), plan).to(samples.dtype)
         if self._factored:
             down, up = plan
             return torch.bmm(torch.bmm(samples, down), up)
         if len(plan) == 1:
             return torch.bmm(samples, plan[0])
         return torch.baddbmm(plan[1], samples, plan[0])
-
-
-class TiledLinear:
-    """The forward of a base layer that nobody adapts, independent of who else is in the batch."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        self.weight, self.bias = layer.weight, layer.bias
-
-    def __call__(self, input: Tensor) -> Tensor:
-        """Return `[..., out]` for `[..., in]`."""
-        rows = input.reshape(-1, input.shape[-1])
-        output = tiled_linear(rows, self.weight, self.bias)
-        return output.reshape(*input.shape[:-1], output.shape[-1])
-
-
-class Unfused:
-    """The forward of a torch encoder without its fused path, which reads weights past the layers."""
-
-    def __init__(self, encoder: nn.Module) -> None:
-        self.encoder = encoder
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the encoder's layers give, called one by one."""
-        enabled = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            return type(self.encoder).forward(self.encoder, *args, **kwargs)
-        finally:
-            torch.backends.mha.set_fastpath_enabled(enabled)
-
-
-Forward = RoutedLinear | TiledLinear | Unfused
-
-
-def _install(layer: nn.Module, forward: Forward) -> None:
-    """Let `layer` compute with `forward`; it keeps its class, its name and its weights."""
-    layer.__dict__["forward"] = forward
 
 
 def route_model(
@@ -251,15 +210,16 @@ def route_model(
         assert isinstance(layer, nn.Linear)
         wide = dtype or torch.promote_types(layer.weight.dtype, torch.float32)
         routed[name] = RoutedLinear(layer, pop_size, low_rank, wide, route)
-        _install(layer, routed[name])
-    for layer in model.modules():
-        if "forward" in layer.__dict__:
-            continue
-        if isinstance(layer, nn.Linear) and unsupported(layer) is None:
-            _install(layer, TiledLinear(layer))
-        elif isinstance(layer, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):
-            _install(layer, Unfused(layer))
+        routed[name].install(layer)
+    make_invariant(model)
     return routed
+
+
+def invariant_copy(model: nn.Module) -> nn.Module:
+    """Return a copy of a plain model, on the same parameters, whose rows do not depend on others."""
+    copied = plain_copy(model, share=True)
+    make_invariant(copied)
+    return copied
 
 
 def plain_copy(model: nn.Module, *, share: bool = False) -> nn.Module:
@@ -269,12 +229,8 @@ def plain_copy(model: nn.Module, *, share: bool = False) -> nn.Module:
         model: whose layers were routed by `route_model`.
         share: let the copy use the same parameters; buffers are always copied.
     """
-    ours = [
-        forward
-        for layer in model.modules()
-        if isinstance(forward := layer.__dict__.get("forward"), Forward)
-    ]
-    memo: dict[int, object] = {id(forward): None for forward in ours}
+    forwards = (layer.__dict__.get("forward") for layer in model.modules())
+    memo: dict[int, object] = {id(f): None for f in forwards if isinstance(f, InstalledForward)}
     if share:
         memo.update({id(parameter): parameter for parameter in model.parameters()})
     plain = copy.deepcopy(model, memo)

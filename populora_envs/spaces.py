@@ -246,7 +246,7 @@ class Encoder:
 
     def batch(self, buffer: list[np.ndarray], rows: Any, device: torch.device) -> Any:
         """Return copies of `rows` as tensors on `device`, nested where the observation stays so."""
-        tensors = [torch.from_numpy(np.array(array[rows])).to(device) for array in buffer]
+        tensors = [torch.from_numpy(_copied(array, rows)).to(device) for array in buffer]
         if not self.nested:
             return tensors[0]
         paths = [leaf.path for leaf in self._leaves]
@@ -265,6 +265,11 @@ class Encoder:
         if np.ndim(value) == len(leaf.space.shape or ()):
             return None
         return len(value)
+
+
+def _copied(array: np.ndarray, rows: Any) -> np.ndarray:
+    picked: np.ndarray = array[rows]
+    return picked.copy() if isinstance(rows, slice) else picked  # indices copy already
 
 
 def _kept(space: spaces.Space[Any]) -> type[np.generic]:

@@ -24,6 +24,7 @@ FLOORS = (
     {"policy", "population", "slots", "sources"},
     {"action_map", "actions", "genetics"},
     {"action_head", "action_noise", "box_map", "operators", "routing"},
+    {"invariance"},
     {
         "action_arrays",
         "batching",

@@ -216,7 +216,7 @@ def test_policy_whose_output_does_not_fit(record):
 
 
 def test_policy_whose_input_does_not_fit(record):
-    both(lambda: Aim(record), RuntimeError, "size", model=linear(5, 1))
+    both(lambda: Aim(record), ValueError, "takes 5 numbers met 2", model=linear(5, 1))
 
 
 def test_head_that_does_not_fit_the_space(record):

@@ -1,9 +1,10 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from populora_envs.files import DamagedFile
-from populora_envs.normalizer import Moments, Normalizer, Standardized
+from populora_envs.normalizer import Moments, Normalizer, Standardized, moments_of
 from populora_envs.population import Population
 
 FITNESSES = torch.tensor([3.0, 1.0, 4.0, 1.5])
@@ -181,3 +182,27 @@ def test_the_merged_policy_takes_raw_observations():
     x = numbers(4, 2) * 3 + 100
     assert_close(pop(x, individual=1), pop.merge_(1)(x))
     assert pop.merge_(1).normalizer.shift.tolist() == [1.0, 1.0]
+
+
+def standardized(seen):
+    pop = population(Standardized(Normalizer(2), nn.Linear(2, 1)), 3, 2)
+    if seen is not None:
+        sums = np.array(seen, dtype=np.float64)
+        pop.normalizer.propose_([moments_of(1, sums, sums**2)])
+        pop.normalizer.advance_()
+    return pop
+
+
+def test_a_saved_individual_sees_the_same_numbers_after_loading(tmp_path):
+    one, fresh = standardized([4.0, -2.0]), standardized(None)
+    fresh.model.model.load_state_dict(one.model.model.state_dict())
+    one.save_individual(tmp_path / "one.pt", 1)
+    fresh.load_individual(tmp_path / "one.pt", 2)
+    x = torch.tensor([[4.5, -2.5]])
+    assert torch.equal(one(x, individual=1), fresh(x, individual=2))
+
+
+def test_an_individual_among_other_statistics_is_warned_of(tmp_path):
+    standardized([4.0, -2.0]).save_individual(tmp_path / "one.pt", 1)
+    with pytest.warns(UserWarning, match="other observation statistics"):
+        standardized([1.0, 1.0]).load_individual(tmp_path / "one.pt", 2)

@@ -274,7 +274,7 @@ def run(adapter, jobs, horizon=20, with_moments=False):
         return batch
 
     def act(output, keys, count):
-        batches[-1] += (keys.tolist(),)
+        batches[-1] += (keys().tolist(),)
         return np.zeros(count, np.int64), np.ones(count, bool)
 
     played = play(slots, forward, act, JobQueue(jobs).take, horizon, with_moments=with_moments)

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from populora_envs.invariance import TILE, tiled_linear
 from populora_envs.population import Population
-from populora_envs.routing import TILE, RoutedLinear, tiled_linear
+from populora_envs.routing import RoutedLinear
 
 sizes = st.lists(st.integers(1, 40), min_size=2, max_size=4)
 

@@ -202,9 +202,9 @@ def broken():
 )
 def test_a_missing_simulator_names_its_extra(broken, said, extra):
     broken.entry_point = raising(gymnasium.error.DependencyNotInstalled(said))
-    with pytest.raises(gymnasium.error.DependencyNotInstalled) as raised:
+    with pytest.raises(ImportError, match="not installed") as raised:
         make("Broken-v0")
-    assert raised.value.__notes__ == [f'to get it: pip install "populora-envs[{extra}]"']
+    assert str(raised.value).endswith(f': pip install "populora-envs[{extra}]"')
 
 
 def test_a_known_id_that_misses_a_module_is_not_called_unknown(broken):

@@ -45,14 +45,15 @@ def make(env_id: str) -> Any:
 
     Raises:
         ValueError: for an unknown id, with near names.
+        ImportError: where the simulator is not installed, with the extra that brings it.
     """
     try:
         return gymnasium.make(env_id)
     except gymnasium.error.DependencyNotInstalled as error:
-        for word, extra in _EXTRAS.items():
-            if word in str(error).lower():
-                error.add_note(f'to get it: pip install "populora-envs[{extra}]"')
-        raise
+        extras = [extra for word, extra in _EXTRAS.items() if word in str(error).lower()]
+        hint = "".join(f': pip install "populora-envs[{extra}]"' for extra in extras[:1])
+        message = f"{env_id} wants a package that is not installed ({error}){hint}"
+        raise ImportError(message) from error
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         is_known = env_id in gymnasium.registry and not isinstance(
             error, gymnasium.error.DeprecatedEnv

@@ -13,9 +13,9 @@ import platform
 import statistics
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -23,6 +23,9 @@ import torch
 
 from populora_envs import EnvInteractor, Population, interact_with_env
 from populora_envs.slot_actions import make_picker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Event = tuple[str, int, Any]
 
@@ -81,9 +84,7 @@ def gym_list(env_id: str, count: int) -> Callable[[], tuple[Any, list[Any]]]:
 
 def gym_vector(env_id: str, count: int) -> Callable[[], tuple[Any, list[Any]]]:
     def make():
-        env = gymnasium.make_vec(
-            env_id, num_envs=count, vectorization_mode="vector_entry_point"
-        )
+        env = gymnasium.make_vec(env_id, num_envs=count, vectorization_mode="vector_entry_point")
         return env, [env]
 
     return make
@@ -123,7 +124,7 @@ def build(interactor: EnvInteractor, case: Case) -> Population:
     out = int(space.n) if hasattr(space, "n") else int(np.prod(space.shape))
     torch.manual_seed(0)
     layers: list[Any] = []
-    for fan_in, fan_out in zip(sizes, sizes[1:], strict=False):
+    for fan_in, fan_out in pairwise(sizes):
         layers += [torch.nn.Linear(fan_in, fan_out), torch.nn.Tanh()]
     layers.append(torch.nn.Linear(sizes[-1], out))
     if not hasattr(space, "n"):
