@@ -24,7 +24,7 @@ def record():
     assert multiprocessing.active_children() == []
 
 
-def both(envs, error, words, *, model=None, action=None, **settings):
+def expect_refusal(envs, error, words, *, model=None, action=None, **settings):
     """Expect the same error from `evolve_with_env` and from an interactor's own loop."""
     model = model or linear()
     with pytest.raises(error, match=words):
@@ -55,30 +55,30 @@ def test_no_environment():
 
 @pytest.mark.parametrize("envs", [[], (), list], ids=["list", "tuple", "factory"])
 def test_empty_list(envs):
-    both(envs, ValueError, "the list of environments is empty")
+    expect_refusal(envs, ValueError, "the list of environments is empty")
 
 
 def test_empty_dict():
-    both({}, ValueError, "the dict of environments is empty")
+    expect_refusal({}, ValueError, "the dict of environments is empty")
 
 
 @pytest.mark.parametrize("envs", [3, object(), [1, 2], lambda: 3])
 def test_what_is_no_environment(envs):
-    both(envs, TypeError, "is no environment: it needs reset and step")
+    expect_refusal(envs, TypeError, "is no environment: it needs reset and step")
 
 
 def test_factory_without_environment():
-    both(lambda: None, ValueError, "the environment factory returned None")
+    expect_refusal(lambda: None, ValueError, "the environment factory returned None")
 
 
 def test_unknown_id_lists_near_names():
-    both("CartPol-v1", ValueError, "CartPol-v1.*near names: .*CartPole-v1")
-    both("dm_control/cartpole-balanc", ValueError, "near names: .*cartpole-balance")
+    expect_refusal("CartPol-v1", ValueError, "CartPol-v1.*near names: .*CartPole-v1")
+    expect_refusal("dm_control/cartpole-balanc", ValueError, "near names: .*cartpole-balance")
 
 
 def test_same_instance_twice(record):
     env = Aim(record)
-    both([env, env], ValueError, "the same")
+    expect_refusal([env, env], ValueError, "the same")
     env.close()
 
 
@@ -94,13 +94,13 @@ class Wide(Aim):
 @pytest.mark.parametrize("other", [Wide, aim_discrete])
 def test_mixed_spaces(record, other):
     words = "environment 1 has the (observation|action) space .* environment 0 has"
-    both([lambda: Aim(record), lambda: other(record)], ValueError, words)
+    expect_refusal([lambda: Aim(record), lambda: other(record)], ValueError, words)
 
 
 @pytest.mark.parametrize("other", [Wide, aim_discrete])
 def test_mixed_spaces_in_a_dict(record, other):
     words = "'?b'? has the (observation|action) space .* '?a'? has"
-    both({"a": lambda: Aim(record), "b": lambda: other(record)}, ValueError, words)
+    expect_refusal({"a": lambda: Aim(record), "b": lambda: other(record)}, ValueError, words)
 
 
 # --- names and sizes
@@ -123,7 +123,7 @@ def test_unknown_operator(record, choice, words):
 
 def test_unknown_head(record):
     words = "unknown action head 'squashed_gausian'; near names: squashed_gaussian"
-    both(lambda: Aim(record), ValueError, words, action="squashed_gausian")
+    expect_refusal(lambda: Aim(record), ValueError, words, action="squashed_gausian")
     with pytest.raises(ValueError, match=words):
         make_action("squashed_gausian")
 
@@ -132,7 +132,7 @@ def test_unknown_head(record):
 @pytest.mark.parametrize(("value", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError)])
 def test_sizes(record, name, value, error):
     words = f"{name} must be (at least 1|a whole number), not {value}"
-    both(lambda: Aim(record), error, words, **{name: value})
+    expect_refusal(lambda: Aim(record), error, words, **{name: value})
     with pytest.raises(error, match=words):
         Population(linear(), **{"pop_size": 2, "low_rank": 2, name: value})
 
@@ -204,26 +204,30 @@ def test_fitnesses_of_the_wrong_length():
 
 def test_policy_whose_output_does_not_fit(record):
     words = "gives 2 numbers per observation, .* wants 1"
-    both(lambda: Aim(record), ValueError, words, model=linear(2, 2))
+    expect_refusal(lambda: Aim(record), ValueError, words, model=linear(2, 2))
     words = "gives 2 numbers per observation, .* wants 3"
-    both(lambda: aim_discrete(record), ValueError, words, model=linear(2, 2))
+    expect_refusal(lambda: aim_discrete(record), ValueError, words, model=linear(2, 2))
     words = "gives 1 numbers per observation, the head SquashedGaussian wants 2 for Box"
-    both(lambda: Aim(record), ValueError, words, action="squashed_gaussian")
+    expect_refusal(lambda: Aim(record), ValueError, words, action="squashed_gaussian")
     for width in (2, 4):
         words = f"gives {width} numbers per observation, the head Categorical wants 3 for Discrete"
         model = linear(2, width)
-        both(lambda: aim_discrete(record), ValueError, words, model=model, action="categorical")
+        expect_refusal(
+            lambda: aim_discrete(record), ValueError, words, model=model, action="categorical"
+        )
 
 
 def test_policy_whose_input_does_not_fit(record):
-    both(lambda: Aim(record), ValueError, "takes 5 numbers met 2", model=linear(5, 1))
+    expect_refusal(lambda: Aim(record), ValueError, "takes 5 numbers met 2", model=linear(5, 1))
 
 
 def test_head_that_does_not_fit_the_space(record):
     words = "the head Categorical reads .* which does not fit Box"
-    both(lambda: Aim(record), ValueError, words, model=linear(2, 3), action="categorical")
+    expect_refusal(lambda: Aim(record), ValueError, words, model=linear(2, 3), action="categorical")
     words = "the head Beta reads .* which does not fit Discrete"
-    both(lambda: aim_discrete(record), ValueError, words, model=linear(2, 6), action="beta")
+    expect_refusal(
+        lambda: aim_discrete(record), ValueError, words, model=linear(2, 6), action="beta"
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,7 +242,9 @@ def test_head_that_does_not_fit_the_space(record):
     ],
 )
 def test_action_outside_a_discrete_space(record, action, words):
-    both(lambda: aim_discrete(record), ValueError, words, model=linear(2, 3), action=action)
+    expect_refusal(
+        lambda: aim_discrete(record), ValueError, words, model=linear(2, 3), action=action
+    )
 
 
 def test_action_outside_a_box_is_clipped_with_one_warning(record):
@@ -249,7 +255,9 @@ def test_action_outside_a_box_is_clipped_with_one_warning(record):
 
 
 def test_action_that_is_no_action(record):
-    both(lambda: Aim(record), TypeError, "action is a head, its name, a function", action=3)
+    expect_refusal(
+        lambda: Aim(record), TypeError, "action is a head, its name, a function", action=3
+    )
 
 
 @pytest.mark.parametrize("to_range", [(-3.0, 1.0), (1.0, -1.0)])
@@ -285,7 +293,7 @@ class NoReward(Aim):
 
 def test_observation_that_changes_shape(record):
     words = r"observation of shape \(3,\), its space says \(2,\)"
-    both(lambda: Grows(record), ValueError, words)
+    expect_refusal(lambda: Grows(record), ValueError, words)
 
 
 def test_simulator_that_raises_in_its_second_reset(record):
@@ -297,7 +305,7 @@ def test_simulator_that_raises_in_its_second_reset(record):
 
 
 def test_reward_none(record):
-    both(lambda: NoReward(record), TypeError, "reward None: a reward is one number")
+    expect_refusal(lambda: NoReward(record), TypeError, "reward None: a reward is one number")
 
 
 def test_environment_without_spaces(record):
@@ -308,4 +316,4 @@ def test_environment_without_spaces(record):
         def step(self, action):
             return 0, 0.0, True, {}
 
-    both(Blank, TypeError, "Blank has no observation_space: give it one")
+    expect_refusal(Blank, TypeError, "Blank has no observation_space: give it one")

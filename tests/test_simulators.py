@@ -36,7 +36,7 @@ def simulator(monkeypatch):
 
     def adapt(envs):
         module.taken.append(envs)
-        return duck.SingleEnvs(envs)
+        return duck.DuckEnvs(envs)
 
     adapt.__module__ = "mysim_adapter"
     module.adapt = adapt

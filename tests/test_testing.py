@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from populora_adapters.duck import SingleEnvs
+from populora_adapters.duck import DuckEnvs
 from populora_adapters.gymnasium import WaveVector
 from populora_envs import simulators
 from populora_envs.adapter import Autoreset, Transition
@@ -37,14 +37,14 @@ class Nested(Clock):
 
 
 GOOD = {
-    "clock": (Clock, "SingleEnvs", 2),
-    "nested": (Nested, "SingleEnvs", 2),
-    "old": (OldClock, "SingleEnvs", 2),
-    "duck": (DuckClock, "SingleEnvs", 2),
+    "clock": (Clock, "DuckEnvs", 2),
+    "nested": (Nested, "DuckEnvs", 2),
+    "old": (OldClock, "DuckEnvs", 2),
+    "duck": (DuckClock, "DuckEnvs", 2),
     "dm": (DmClock, "DmEnvs", 2),
-    "cartpole": ("CartPole-v1", "SingleEnvs", 2),
-    "blackjack": ("Blackjack-v1", "SingleEnvs", 2),
-    "pendulum": (functools.partial(gymnasium.make, "Pendulum-v1"), "SingleEnvs", 2),
+    "cartpole": ("CartPole-v1", "DuckEnvs", 2),
+    "blackjack": ("Blackjack-v1", "DuckEnvs", 2),
+    "pendulum": (functools.partial(gymnasium.make, "Pendulum-v1"), "DuckEnvs", 2),
     "dm_control": ("dm_control/cartpole-balance", "DmEnvs", 2),
     "cartpoles": (functools.partial(gymnasium.make_vec, "CartPole-v1", 3), "WaveVector", 3),
     **{
@@ -84,7 +84,7 @@ def test_every_built_in_adapter_passes(make, adapter, slots):
 def test_the_report_says_what_was_found():
     found = check_adapter(lambda: Clock(5), num_envs=3, steps=10)
     assert found == AdapterReport(
-        adapter="SingleEnvs",
+        adapter="DuckEnvs",
         num_slots=3,
         observation_space=Clock().observation_space,
         action_space=Clock().action_space,
@@ -155,11 +155,11 @@ def check(monkeypatch):
 
 
 def test_the_adapter_that_the_wrong_ones_are_made_from_is_right(check):
-    assert check(SingleEnvs).num_ends == 32
+    assert check(DuckEnvs).num_ends == 32
 
 
 def with_attribute(name, value):
-    class Wrong(SingleEnvs):
+    class Wrong(DuckEnvs):
         def __init__(self, envs):
             super().__init__(envs)
             setattr(self, name, value)
@@ -201,7 +201,7 @@ def test_a_missing_attribute_is_found(check):
 
 
 def with_step(change):
-    class Wrong(SingleEnvs):
+    class Wrong(DuckEnvs):
         def step(self, actions, slots=None):
             return change(super().step(actions, slots))
 
@@ -231,7 +231,7 @@ def test_wrong_transitions_are_found(check, change, words):
 
 
 def test_a_masked_reset_that_resets_everyone_is_found(check):
-    class Wrong(SingleEnvs):
+    class Wrong(DuckEnvs):
         def reset(self, seeds=None, slots=None):
             return super().reset(seeds)
 
@@ -240,7 +240,7 @@ def test_a_masked_reset_that_resets_everyone_is_found(check):
 
 
 def test_a_masked_reset_that_disturbs_the_others_later_is_found(check):
-    class Wrong(SingleEnvs):
+    class Wrong(DuckEnvs):
         def reset(self, seeds=None, slots=None):
             observation = super().reset(seeds, slots)
             if slots is not None and not slots[1]:
@@ -251,7 +251,7 @@ def test_a_masked_reset_that_disturbs_the_others_later_is_found(check):
         check(Wrong)
 
 
-class Drawn(SingleEnvs):
+class Drawn(DuckEnvs):
     """Shows a number that `draw` gives at every reset."""
 
     def reset(self, seeds=None, slots=None):
@@ -279,7 +279,7 @@ def test_seeds_that_do_not_decide_are_found(check, draw, words):
 
 
 def test_plays_that_differ_from_equal_seeds_are_found(check):
-    class Wrong(SingleEnvs):
+    class Wrong(DuckEnvs):
         paid = 0.0
 
         def step(self, actions, slots=None):
@@ -291,7 +291,7 @@ def test_plays_that_differ_from_equal_seeds_are_found(check):
 
 
 def test_a_second_close_that_raises_is_found(check):
-    class Wrong(SingleEnvs):
+    class Wrong(DuckEnvs):
         closed = False
 
         def close(self):
@@ -321,7 +321,7 @@ def test_another_autoreset_than_declared_is_found(check, mode, declared, words):
 
 
 def test_what_the_simulator_raises_comes_out_as_it_is(check):
-    class Wrong(SingleEnvs):
+    class Wrong(DuckEnvs):
         def step(self, actions, slots=None) -> Transition:
             message = "no licence"
             raise LookupError(message)

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from populora_envs.adapter import Autoreset, Transition, blame, close_all, reward_number
+from populora_adapters.single import SingleEnvs
 from populora_envs.registry import near_names
-from populora_envs.slot_actions import make_picker
-from populora_envs.spaces import OrderedDictSpace, Stack, check_same
+from populora_envs.spaces import OrderedDictSpace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
+    from populora_adapters.single import Step
     from populora_envs.adapter import Adapter
 
 
@@ -38,78 +36,38 @@ def make(name: str) -> Any:
     return suite.load(domain, task)
 
 
-class DmEnvs:
+class DmEnvs(SingleEnvs):
     """N dm_env environments; Dict observations keep the order of the spec.
 
     An episode that ends with discount 0 has terminated, with any other it was truncated. Environments
     whose task has a `random` state (dm_control's) are seeded through it before each reset.
     """
 
-    autoreset = Autoreset.CALLER
-
     def __init__(self, envs: list[Any]) -> None:
-        self.num_slots = len(envs)
-        self.observation_space = space_of(envs[0].observation_spec())
-        self.action_space = space_of(envs[0].action_spec())
-        for slot, env in enumerate(envs):
-            other = space_of(env.observation_spec())
-            check_same(self.observation_space, other, slot, 0, "observation")
-            check_same(self.action_space, space_of(env.action_spec()), slot, 0, "action")
-        self.seeds_slots = all(_random_state(env) is not None for env in envs)
         limit = max(getattr(env, "_step_limit", np.inf) for env in envs)
-        self.time_limit = int(np.ceil(limit)) if np.isfinite(limit) else None
-        self._envs = envs
-        self._steps = [env.step for env in envs]
-        self._pick = make_picker(self.action_space)
-        self._everyone = range(self.num_slots)
-        self._stack = Stack(self.observation_space, self.num_slots)
-        self._reward = np.zeros(self.num_slots)
-        self._terminated = np.zeros(self.num_slots, dtype=bool)
-        self._truncated = np.zeros(self.num_slots, dtype=bool)
+        super().__init__(
+            envs,
+            [(space_of(env.observation_spec()), space_of(env.action_spec())) for env in envs],
+            seeds_slots=all(_random_state(env) is not None for env in envs),
+            time_limit=int(np.ceil(limit)) if np.isfinite(limit) else None,
+        )
 
-    def _chosen(self, slots: np.ndarray | None) -> Iterable[int]:
-        return self._everyone if slots is None else np.flatnonzero(slots).tolist()
+    def _begin(self, slot: int, seed: int | None) -> Any:
+        env = self._envs[slot]
+        if seed is not None and self.seeds_slots:
+            _random_state(env).seed(seed)
+        return env.reset().observation
 
-    def reset(self, seeds: Sequence[int] | None = None, slots: np.ndarray | None = None) -> Any:
-        """Begin episodes in `slots` and return the observations of all."""
-        i = 0
-        try:
-            for i in self._chosen(slots):
-                env = self._envs[i]
-                if seeds is not None and self.seeds_slots:
-                    _random_state(env).seed(seeds[i])
-                self._stack.write(i, env.reset().observation)
-        except Exception as error:
-            blame(error, i)
-            raise
-        return self._stack.value
-
-    def step(self, actions: Any, slots: np.ndarray | None = None) -> Transition:
-        """Step the environments of `slots`."""
-        pick, write = self._pick, self._stack.write
-        i = 0
-        try:
-            for i in self._chosen(slots):
-                step = self._steps[i](pick(actions, i))
-                gain = step.reward
-                self._reward[i] = gain if type(gain) is float else _gain(step)
-                last = step.last()
-                self._terminated[i] = last and step.discount == 0.0
-                self._truncated[i] = last and step.discount != 0.0
-                write(i, step.observation)
-        except Exception as error:
-            blame(error, i)
-            raise
-        return Transition(self._stack.value, self._reward, self._terminated, self._truncated)
-
-    def close(self) -> None:
-        """Close every environment."""
-        close_all(self._envs)
+    def _advance(self, slot: int, action: Any) -> Step:
+        step = self._steps[slot](action)
+        last = step.last()
+        ends = last and step.discount == 0.0
+        return step.observation, _gain(step), ends, last and not ends
 
 
 def _gain(step: Any) -> float:
     """Return the reward of a time step; only a first one may have none."""
-    return 0.0 if step.reward is None and step.first() else reward_number(step.reward)
+    return 0.0 if step.reward is None and step.first() else step.reward
 
 
 def _random_state(env: Any) -> Any:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from populora_envs.adapter import Autoreset, Transition, blame, close_all, reward_number
-from populora_envs.slot_actions import make_picker
-from populora_envs.spaces import Stack, check_same
+from populora_adapters.single import SingleEnvs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
+    from populora_adapters.single import Step
     from populora_envs.adapter import Adapter
 
 
@@ -33,81 +32,38 @@ def adapt(envs: list[Any]) -> Adapter:
         from populora_adapters.dm_env import adapt as adapt_dm_env
 
         return adapt_dm_env(envs)
-    return SingleEnvs(envs)
+    return DuckEnvs(envs)
 
 
-class SingleEnvs:
-    """N single environments with `observation_space`, `action_space`, `reset` and `step`.
+class DuckEnvs(SingleEnvs):
+    """N environments with `observation_space`, `action_space`, `reset` and `step`.
 
     `reset` may return the observation or ``(observation, info)``; `step` may return five values or
     the older four, in which ``info["TimeLimit.truncated"]`` tells a time limit from an end.
     """
 
-    autoreset = Autoreset.CALLER
-
     def __init__(self, envs: list[Any]) -> None:
-        self.num_slots = len(envs)
-        self.observation_space = read_space(envs[0], "observation_space")
-        self.action_space = read_space(envs[0], "action_space")
-        for slot, env in enumerate(envs):
-            other = read_space(env, "observation_space")
-            check_same(self.observation_space, other, slot, 0, "observation")
-            check_same(self.action_space, read_space(env, "action_space"), slot, 0, "action")
-        self.time_limit = longest(time_limit(env) for env in envs)
-        self._envs = envs
+        names = ("observation_space", "action_space")
+        spaces_of = [(read_space(env, names[0]), read_space(env, names[1])) for env in envs]
         self._begins = [_resetter(env) for env in envs]
-        self.seeds_slots = _reset_unseeded not in self._begins
-        self._steps: list[Callable[[Any], Any]] = [env.step for env in envs]
-        self._pick = make_picker(self.action_space)
-        self._everyone = range(self.num_slots)
-        self._stack = Stack(self.observation_space, self.num_slots)
-        self._reward = np.zeros(self.num_slots)
-        self._terminated = np.zeros(self.num_slots, dtype=bool)
-        self._truncated = np.zeros(self.num_slots, dtype=bool)
+        super().__init__(
+            envs,
+            spaces_of,
+            seeds_slots=_reset_unseeded not in self._begins,
+            time_limit=longest(time_limit(env) for env in envs),
+        )
 
-    def _chosen(self, slots: np.ndarray | None) -> Iterable[int]:
-        return self._everyone if slots is None else np.flatnonzero(slots).tolist()
-
-    def reset(self, seeds: Sequence[int] | None = None, slots: np.ndarray | None = None) -> Any:
-        """Begin episodes in `slots` and return the observations of all."""
-        i = 0
-        try:
-            for i in self._chosen(slots):
-                result = self._begins[i](self._envs[i], None if seeds is None else seeds[i])
-                self._stack.write(i, self._first(result))
-        except Exception as error:
-            blame(error, i)
-            raise
-        return self._stack.value
-
-    def _first(self, result: Any) -> Any:
-        """Return the observation of a reset, which may come with an info dict."""
+    def _begin(self, slot: int, seed: int | None) -> Any:
+        result = self._begins[slot](self._envs[slot], seed)
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             return result
         return result if _is_nested_as(self.observation_space, result) else result[0]
 
-    def step(self, actions: Any, slots: np.ndarray | None = None) -> Transition:
-        """Step the environments of `slots`."""
-        pick, write = self._pick, self._stack.write
-        reward, terminated, truncated = self._reward, self._terminated, self._truncated
-        i = 0
-        try:
-            for i in self._chosen(slots):
-                result = self._steps[i](pick(actions, i))
-                if isinstance(result, tuple) and len(result) == 5:
-                    observation, gain, terminated[i], truncated[i], _ = result
-                else:
-                    observation, gain, terminated[i], truncated[i] = _old_result(result)
-                reward[i] = gain if type(gain) is float else reward_number(gain)
-                write(i, observation)
-        except Exception as error:
-            blame(error, i)
-            raise
-        return Transition(self._stack.value, reward, terminated, truncated)
-
-    def close(self) -> None:
-        """Close every environment that can be closed."""
-        close_all(self._envs)
+    def _advance(self, slot: int, action: Any) -> Step:
+        result = self._steps[slot](action)
+        if isinstance(result, tuple) and len(result) == 5:
+            return result[:4]
+        return _old_result(result)
 
 
 def _is_nested_as(space: spaces.Space[Any], value: Any) -> bool:
@@ -123,7 +79,7 @@ def _is_nested_as(space: spaces.Space[Any], value: Any) -> bool:
     return not isinstance(value, (tuple, dict))
 
 
-def _old_result(result: Any) -> tuple[Any, Any, bool, bool]:
+def _old_result(result: Any) -> Step:
     """Return observation, reward, terminated, truncated of a step in the older gym's interface."""
     if not isinstance(result, tuple) or len(result) != 4:
         size = len(result) if isinstance(result, tuple) else type(result).__name__

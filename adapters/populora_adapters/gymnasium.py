@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from populora_adapters.duck import SingleEnvs, longest, time_limit
+from populora_adapters.duck import DuckEnvs, longest, time_limit
 from populora_envs.adapter import Autoreset, Transition, blame, reward_number
 from populora_envs.registry import near_names
 from populora_envs.spaces import to_numpy
@@ -25,7 +25,7 @@ def adapt(envs: list[Any]) -> Adapter:
     """Return one adapter over single environments, or over one vector environment."""
     vectors = [env for env in envs if isinstance(env, VectorEnv)]
     if not vectors:
-        return SingleEnvs(envs)
+        return DuckEnvs(envs)
     if len(envs) > 1:
         message = "a list may hold single environments, not vector environments: pass one of them"
         raise ValueError(message)
