@@ -22,8 +22,19 @@ _builtin: dict[str, str] = {
 }
 """Root module of an environment's class -> its adapter."""
 
-_planned = ("brax", "envpool", "gymnax", "isaaclab", "mani_skill", "pettingzoo", "pufferlib")
-"""Simulators that behave in ways of their own and have no adapter yet."""
+_planned: dict[str, str] = {
+    "brax": "pip install brax",
+    "envpool": 'pip install "populora-envs[envpool]"',
+    "gymnax": "pip install gymnax",
+    "isaaclab": "NVIDIA's own instructions",
+    "mani_skill": 'pip install "populora-envs[maniskill]"',
+    "pettingzoo": 'pip install "populora-envs[pettingzoo]"',
+    "pufferlib": (
+        "pip install --no-deps --no-build-isolation pufferlib==3.0.0 && "
+        "pip install --no-deps gym==0.26.2 gym_notices psutil (README.md tells when that needs help)"
+    ),
+}
+"""Simulators that behave in ways of their own and have no adapter yet, and what installs them."""
 
 _id_prefixes: dict[str, str] = {"dm_control/": "populora_adapters.dm_env:make"}
 """Beginning of an id -> the function that makes it; other ids are gymnasium's."""
@@ -123,11 +134,7 @@ def _target(env: Any, table: dict[str, str]) -> str:
         if root in table:
             return table[root]
         if root in _planned:
-            message = (
-                f"environments of {root} have no adapter in this version: wrap yours as a gymnasium "
-                f"environment in a module of your own, or give it one with register_adapter({root!r}, ...)"
-            )
-            raise NotImplementedError(message)
+            raise _no_adapter_yet(root)
     if "gymnasium" in roots:
         return GYMNASIUM
     if looks_like_environment(env):
@@ -148,8 +155,25 @@ def looks_like_environment(thing: Any) -> bool:
     )
 
 
+def _no_adapter_yet(root: str) -> NotImplementedError:
+    message = (
+        f"environments of {root} have no adapter in this version: wrap yours as a gymnasium "
+        f"environment in a module of your own, or give it one with register_adapter({root!r}, ...). "
+        f"The simulator itself is installed by: {_planned[root]}"
+    )
+    return NotImplementedError(message)
+
+
 def make(env_id: str) -> Any:
-    """Make one environment from an id; ValueError with near names where there is none."""
+    """Make one environment from an id.
+
+    Raises:
+        ValueError: where there is none, with near names.
+        NotImplementedError: for ``"pufferlib/..."`` and the like, whose adapter is planned.
+    """
+    root = env_id.partition("/")[0]
+    if root in _planned:
+        raise _no_adapter_yet(root)
     for prefix, target in _id_prefixes.items():
         if env_id.startswith(prefix):
             return load(target)(env_id.removeprefix(prefix))

@@ -100,6 +100,11 @@ def test_a_planned_simulator_says_so(root):
         interact_with_env(wrapped)
 
 
+def test_an_id_of_a_planned_simulator_says_how_it_is_installed():
+    with pytest.raises(NotImplementedError, match=r"pip install --no-deps .*pufferlib==3"):
+        make("pufferlib/breakout")
+
+
 def test_a_simulator_whose_name_begins_like_a_planned_one_is_another():
     assert name_of(of_module(Clock, "envpoolish.x")()) == "populora_adapters.gymnasium"
 
