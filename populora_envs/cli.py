@@ -2,10 +2,14 @@
 
 import dataclasses
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import tyro
 
+from populora_envs.environments import MAX_COPIES
 from populora_envs.evolution import evolve_with_env
 from populora_envs.interactor import EnvInteractor
 from populora_envs.settings import EvolveSettings, GeneticSettings
@@ -37,7 +41,7 @@ class Evolve(EvolveSettings, GeneticSettings):
             f"{last['env_steps']} env steps in {len(history)} generations; "
             f"champion {last['champion_mean']:.4g} +- {last['champion_se']:.2g}"
         )
-        with EnvInteractor(env, **_environment_settings(self)) as interactor:
+        with EnvInteractor(env, **_report_settings(self)) as interactor:
             score = interactor.evaluate_policy(
                 policy, num_episodes=REPORT_EPISODES, horizon=self.horizon
             )
@@ -47,9 +51,26 @@ class Evolve(EvolveSettings, GeneticSettings):
         )
 
 
-def _environment_settings(settings: EvolveSettings) -> dict[str, Any]:
-    names = ("num_envs", "seed", "to_range", "from_range")
-    return {name: getattr(settings, name) for name in names}
+def _report_settings(settings: EvolveSettings) -> dict[str, Any]:
+    """Return what the report's environments have in common with evolution's, their number too."""
+    copies = min(settings.pop_size * settings.num_episodes, MAX_COPIES)
+    names = ("seed", "to_range", "from_range")
+    return {"num_envs": settings.num_envs or copies, **{n: getattr(settings, n) for n in names}}
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Print each warning once, as one line without its place in the code."""
+    said: set[str] = set()
+
+    def say(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in said:
+            said.add(str(message))
+            print(f"note: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = say
+        yield
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,7 +79,8 @@ def main(arguments: list[str] | None = None) -> int:
     app.command(name="evolve")(Evolve)
     command = app.cli(prog="populora-envs", description=__doc__, args=arguments)
     try:
-        command.run()
+        with _plain_warnings():
+            command.run()
     except KeyboardInterrupt:
         where = f"; {command.checkpoint_dir} holds the run" if command.checkpoint_dir else ""
         print(f"interrupted{where}", file=sys.stderr)

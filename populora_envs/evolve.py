@@ -189,17 +189,15 @@ class Run:
     def _finish(self) -> None:
         """Take a last look at the last generation, unless a certified champion ended the run."""
         state = None if self.files is None else self._state()
-        has_new_champion = False
         if self.fitnesses is not None and not self.stopped:
-            has_new_champion = self.contest.look(self.fitnesses, 0, final=True)
+            self.contest.look(self.fitnesses, 0, final=True)
             self.history = History([*self.history[:-1], {**self.history[-1], **self._champion()}])
         if self.files is None or state is None:
             return
         state["final"] = {"contest": self.contest.state(), "history": list(self.history)}
         self.files.save_latest(state)
         self.history.to_csv(self.files.folder / "history.csv")
-        if has_new_champion or not self.files.best.exists():
-            self._save_best()
+        self._save_best()
 
     def _state(self) -> dict[str, Any]:
         return {

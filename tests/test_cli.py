@@ -102,3 +102,11 @@ def test_ctrl_c_ends_with_130_and_the_checkpoint_intact(tmp_path):
 
 def _path() -> str:
     return os.pathsep.join(sys.path)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_line_and_comes_once(capsys):
+    assert cli.main(["evolve", "CliffWalking-v1", *SMALL]) == cli.DONE
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("note: the environment names no time limit")
