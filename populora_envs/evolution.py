@@ -118,13 +118,8 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         raise ValueError(message)
     with nullcontext() if envs is None else _interactor(envs, settings) as interactor:
         population, judge = _prepare(interactor, model, action, fitness, settings)
-        described = {
-            **_described_settings(settings),
-            **_described_envs(interactor),
-            "action": _name(action),
-            "fitness": _name(fitness),
-            "choices": {name: _name(value) for name, value in choices.items()},
-        }
+        functions = {"action": _name(action), "fitness": _name(fitness)}
+        described = {**_described(settings, interactor, choices), **functions}
         plan = Plan(settings, described, _machine(), choices, on_generation)
         champion, history = Run(population, judge, plan).play()
         policy = champion if interactor is None else interactor.policy(champion, action)
@@ -199,9 +194,16 @@ def _prepare(
     return population, RolloutJudge(generation, trials, settings.seed, settings.num_episodes)
 
 
-def _described_settings(settings: EvolveSettings) -> dict[str, Any]:
-    """Return the settings as plain values."""
-    return {name: _plain(value) for name, value in dataclasses.asdict(settings).items()}
+def _described(
+    settings: EvolveSettings, interactor: EnvInteractor | None, choices: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what makes a run the run it is, as plain values."""
+    plain = {name: _plain(value) for name, value in dataclasses.asdict(settings).items()}
+    if interactor is not None:
+        plain["observation_space"] = str(interactor.observation_space)
+        plain["action_space"] = str(interactor.action_space)
+    plain["choices"] = {name: _name(value) for name, value in choices.items()}
+    return plain
 
 
 def _plain(value: Any) -> Any:
@@ -212,15 +214,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
     return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
-
-
-def _described_envs(interactor: EnvInteractor | None) -> dict[str, Any]:
-    if interactor is None:
-        return {}
-    return {
-        "observation_space": str(interactor.observation_space),
-        "action_space": str(interactor.action_space),
-    }
 
 
 def _name(thing: Any) -> Any:

@@ -91,13 +91,13 @@ def settings_from(cls: type[T], options: Mapping[str, Any]) -> tuple[T, dict[str
 
 def whole_number(name: str, value: Any) -> int:
     """Return `value` as an int; TypeError where it is none."""
-    try:
-        if not isinstance(value, bool):
-            return operator.index(value)
-    except TypeError:  # torch's tensors have __index__, but not all of them are whole numbers
-        pass
     message = f"{name} must be a whole number, not {value!r}"
-    raise TypeError(message)
+    if isinstance(value, bool):
+        raise TypeError(message)
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise TypeError(message) from error
 
 
 def at_least(name: str, value: Any, least: int) -> int:

@@ -103,8 +103,14 @@ def test_crossover_and_mutate(pop, fitnesses):
     result = pop.select("deterministic", fitnesses, survive_frac=0.5)
     parents = pop.select_parents("tournament", fitnesses, 8, culled=result.selected_out_indices)
     pop.crossover_("average", parents, result.selected_out_indices)
+    culled, elites = result.selected_out_indices, result.elites
+    before = pop.individuals["0"].down.clone()
     pop.mutate_("full_gaussian", individuals=result.selected_out_indices)
+    changed = (pop.individuals["0"].down != before).flatten(1).any(dim=1)
+    assert changed[culled].all()
+    assert not changed[elites].any()
     pop.mutate_("full_gaussian", all_individuals=True)
+    assert (pop.individuals["0"].down != before).flatten(1).any(dim=1).all()
 
 
 def test_evolve(pop, fitnesses):

@@ -9,50 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from populora_envs.distributed import is_main_rank
-from populora_envs.population import Population
-from tests.populations import assert_close, genes, mlp, numbers, population
-
-# --- the calls that were asked for, as they were written
-
-
-def test_the_example_of_the_issue_with_keywords(tmp_path):
-    pop = Population(mlp(), pop_size=16, low_rank=4, lora_targets=["0", "2"])
-    preds = pop(torch.randn(1, 4, 2), all_individuals=True)
-    assert preds.shape == (16, 4, 1)
-    fitnesses = -((preds - torch.randn(1, 4, 1)) ** 2).reshape(16, -1).mean(dim=-1)
-    result = pop.select(selection_type="deterministic", fitnesses=fitnesses, survive_frac=0.5)
-    parents = pop.select_parents(
-        selection_type="tournament",
-        fitnesses=fitnesses,
-        num_children=len(result.selected_out_indices),
-        culled=result.selected_out_indices,
-    )
-    pop.crossover_("average", parents, result.selected_out_indices)
-    pop.mutate_("full_gaussian", individuals=result.selected_out_indices)
-    pop.mutate_("full_gaussian", all_individuals=True)
-    model = pop.select_and_merge_best_(fitnesses)
-    assert model(torch.randn(4, 2)).shape == (4, 1)
-    pop.save_individual(tmp_path / "best.pt", fitnesses.argmax())
-
-
-def test_the_example_of_the_issue_by_position(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    pop = Population(mlp(), pop_size=16, low_rank=4)
-    fitnesses = pop(torch.randn(1, 4, 2), all_individuals=True).reshape(16, -1).mean(dim=-1)
-    result = pop.select("deterministic", fitnesses, survive_frac=0.5)
-    n = len(result.selected_out_indices)
-    assert (result.selected_out_indices.dtype, n) == (torch.int64, 8)
-    parents = pop.select_parents(
-        "tournament", fitnesses, num_children=n, culled=result.selected_out_indices
-    )
-    assert (parents.dtype, parents.shape) == (torch.int64, (8, 2))
-    pop.crossover_("average", parents, result.selected_out_indices)
-    pop.mutate_("full_gaussian", individuals=result.selected_out_indices)
-    pop.evolve_(fitnesses)
-    merged = pop.merge_(fitnesses.argmax())
-    assert [type(layer) for layer in merged] == [nn.Linear, nn.ReLU, nn.Linear]
-    pop.save_individual("best.pt", fitnesses.argmax())
-    assert (tmp_path / "best.pt").exists()
+from tests.populations import assert_close, genes, numbers, population
 
 
 def test_the_three_ways_to_name_individuals():
