@@ -7,13 +7,13 @@ no action, counts and sums nothing: the core does that, once.
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy as np
     from gymnasium import Space
@@ -106,6 +106,16 @@ def reward_number(reward: Any) -> float:
         message = f"the environment gave the reward {reward!r}: a reward is one number"
         raise TypeError(message)
     return float(number)
+
+
+@contextmanager
+def noted(note: str) -> Iterator[None]:
+    """Add `note` to an error that comes out of the block."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(note)
+        raise
 
 
 def blame(error: BaseException, *slots: int) -> None:

@@ -118,13 +118,11 @@ class Contest:
             final: play whatever it costs.
         """
         self._training_cost += cost
-        challengers = self._challengers(fitnesses, CHALLENGERS)
-        if not final:
-            challengers = challengers[: self._affordable(fitnesses, cost)]
+        limit = CHALLENGERS if final else self._affordable(fitnesses, cost)
+        challengers = self._challengers(fitnesses, limit)
         if not challengers:
             return False
         self._play(challengers, FIRST_EPISODES)
-        self._tested = (self._tested + [c.key() for c in challengers])[-64:]
         first = float(np.mean(self.champion.returns[:FIRST_EPISODES]))
         best = max(challengers, key=lambda contender: contender.mean)
         if not best.mean >= first:
@@ -144,10 +142,12 @@ class Contest:
             return CHALLENGERS
         return max(0, int(budget / (FIRST_EPISODES * per_episode)))
 
-    def _challengers(self, fitnesses: Tensor, count: int) -> list[Contender]:
-        """Return the best few that were not tested before and could beat the champion."""
-        champion, chosen = self.champion, []
-        for i in best_first(fitnesses)[:count].tolist():
+    def _challengers(self, fitnesses: Tensor, limit: int) -> list[Contender]:
+        """Return, of the best few, those not tested before that could beat the champion."""
+        champion, chosen, keys = self.champion, list[Contender](), list[str]()
+        for i in best_first(fitnesses)[:CHALLENGERS].tolist():
+            if len(chosen) >= limit:
+                break
             fitness = float(fitnesses[i])
             within = champion.deviation > 0 and fitness >= champion.mean - 2 * champion.deviation
             if not (fitness > champion.mean or within) or fitness == -np.inf:
@@ -157,8 +157,11 @@ class Contest:
                 statistics(self.population.normalizer),
                 self.population.generation,
             )
-            if contender.key() not in self._tested:
+            key = contender.key()
+            if key not in self._tested:
                 chosen.append(contender)
+                keys.append(key)
+        self._tested = (self._tested + keys)[-64:]
         return chosen
 
     def certify(self) -> bool:

@@ -39,6 +39,11 @@ def choose_device(model: nn.Module, device: torch.device | str | None) -> torch.
     on_machine = local_rank()
     if on_machine is not None and torch.cuda.is_available():
         return torch.device("cuda", on_machine)
+    return device_of(model)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where a model's parameters live, the CPU where it has none."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 

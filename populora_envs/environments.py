@@ -12,7 +12,7 @@ from torch import Tensor
 from populora_envs.adapter import close_all
 from populora_envs.evaluation import Evaluation
 from populora_envs.policy import Actor
-from populora_envs.seeds import Purpose, job_seed
+from populora_envs.seeds import Purpose, job_seeds
 from populora_envs.settings import at_least
 from populora_envs.slots import Slots
 from populora_envs.sources import open_sources
@@ -161,7 +161,7 @@ class Environments:
         entry = self._only_entry()
         count = entry.num_slots
         if seeds is None:
-            seeds = [job_seed(self.seed, Purpose.SELECTION, 0, i) for i in range(count)]
+            seeds = job_seeds(self.seed, Purpose.SELECTION, 0, range(count))
         chosen = np.ones(count, dtype=bool) if slots is None else np.asarray(slots, bool)
         if len(seeds) != count or chosen.shape != (count,):
             message = (

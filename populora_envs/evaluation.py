@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from populora_envs.adapter import noted
+from populora_envs.fitness import nonfinite_last
 from populora_envs.jobs import JobQueue, make_jobs
 from populora_envs.rollout import JobResult, play
 from populora_envs.seeds import derive_seed, seeded_globals
@@ -100,12 +102,13 @@ class Evaluation:
         Episodes with an observation that is not finite are left out of the statistics.
         """
         normalizer = population.normalizer
-        evaluated = self(
-            population.routed,
-            population.pop_size,
-            episode_seeds,
-            with_moments=normalizer is not None,
-        )
+        with noted(f"in generation {population.generation}"):
+            evaluated = self(
+                population.routed,
+                population.pop_size,
+                episode_seeds,
+                with_moments=normalizer is not None,
+            )
         if normalizer is not None:
             normalizer.propose_(m for m in evaluated.moments if m.squares.isfinite().all())
         return evaluated
@@ -142,7 +145,7 @@ def _gathered(
     lengths = _by_individual([r.length for r in every], pop_size, torch.int64)
     mean = returns.mean(dim=1).to(torch.float32)
     return Evaluated(
-        fitnesses=torch.where(mean.isfinite(), mean, -torch.inf),
+        fitnesses=nonfinite_last(mean),
         returns=returns,
         lengths=lengths,
         ends=[[r.end for r in every[i::pop_size]] for i in range(pop_size)],

@@ -15,10 +15,10 @@ from gymnasium import spaces
 
 from populora_envs import distributed
 from populora_envs.evolve import Plan, Run
+from populora_envs.genetics import chosen_operators
 from populora_envs.interactor import EnvInteractor
 from populora_envs.judges import FunctionJudge, RolloutJudge
-from populora_envs.operators import crossovers, mutations, parent_selections, selections
-from populora_envs.operators.choose import check_options, resolve
+from populora_envs.operators.choose import check_options
 from populora_envs.population import Population
 from populora_envs.settings import EvolveSettings, GeneticSettings, at_least, settings_from
 
@@ -32,14 +32,6 @@ if TYPE_CHECKING:
     from populora_envs.fitness import FitnessFunction
     from populora_envs.judges import Judge
     from populora_envs.rescale import Range
-
-OPERATORS: dict[str, Any] = {
-    "selection_type": selections,
-    "parent_selection_type": parent_selections,
-    "crossover_type": crossovers,
-    "mutation_type": mutations,
-}
-"""Names of settings that choose an operator, and the tables they choose from."""
 
 
 def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all but two by keyword
@@ -148,9 +140,8 @@ def _check(settings: EvolveSettings, choices: dict[str, Any]) -> None:
 def _check_choices(choices: dict[str, Any]) -> None:
     """Refuse an unknown operator, and a keyword that neither evolution nor an operator takes."""
     settings, options = settings_from(GeneticSettings, choices)
-    operators = [resolve(table, getattr(settings, name)) for name, table in OPERATORS.items()]
     own = inspect.signature(evolve_with_env).parameters.keys() - {"choices"}
-    check_options(operators, options, {*own, *vars(settings)})
+    check_options(chosen_operators(settings), options, {*own, *vars(settings)})
 
 
 def _interactor(envs: Any, settings: EvolveSettings) -> EnvInteractor:

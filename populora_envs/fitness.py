@@ -120,6 +120,11 @@ def check_fitnesses(fitnesses: Any, pop_size: int) -> Tensor:
             f"individuals: pass shape ({pop_size},)"
         )
         raise ValueError(message)
+    return nonfinite_last(values)
+
+
+def nonfinite_last(values: Tensor) -> Tensor:
+    """Return `values` with -inf, the worst, in place of what is not finite."""
     return torch.where(values.isfinite(), values, -torch.inf)
 
 

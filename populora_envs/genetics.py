@@ -238,12 +238,7 @@ class Genetics:
                 and options of the chosen operators, such as `epsilon` or `tournament_size`.
         """
         settings, options = settings_from(GeneticSettings, choices)
-        kinds = (
-            resolve(selections, settings.selection_type),
-            resolve(parent_selections, settings.parent_selection_type),
-            resolve(crossovers, settings.crossover_type),
-            resolve(mutations, settings.mutation_type),
-        )
+        kinds = chosen_operators(settings)
         check_options(kinds, options, vars(settings))
         select, select_parents, crossover, mutate = kinds
         fractions = {"survive_frac": settings.survive_frac, "elite_frac": settings.elite_frac}
@@ -261,6 +256,16 @@ class Genetics:
             self.crossover_(crossover, parents, children, **own_options(crossover, options))
             self.mutate_(mutate, individuals=children, **own_options(mutate, options))
         self.generation += 1
+
+
+def chosen_operators(settings: GeneticSettings) -> list[Callable[..., Any]]:
+    """Return selection, parent selection, crossover and mutation; ValueError for an unknown name."""
+    return [
+        resolve(selections, settings.selection_type),
+        resolve(parent_selections, settings.parent_selection_type),
+        resolve(crossovers, settings.crossover_type),
+        resolve(mutations, settings.mutation_type),
+    ]
 
 
 def _any_twice(indices: Tensor) -> bool:

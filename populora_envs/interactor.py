@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from populora_envs.distributed import device_of
 from populora_envs.environments import Environments
-from populora_envs.fitness import call_fitness
+from populora_envs.fitness import call_fitness, nonfinite_last
 from populora_envs.normalizer import Normalizer, Standardized
 from populora_envs.policy import Policy, build_model, plain_module
 from populora_envs.population import Population
 from populora_envs.routing import invariant_copy
-from populora_envs.seeds import Purpose, job_seed
+from populora_envs.seeds import Purpose, job_seeds
 from populora_envs.settings import at_least
 from populora_envs.targets import check_base, find_targets
 
@@ -108,10 +109,10 @@ class EnvInteractor(Environments):
         standardize = model is None if self.standardize is None else self.standardize
         if model is None:
             model = build_model(self.encoder, self._actor(action), self.seed)
-        check_base(model)
-        targets = find_targets(model, lora_targets)  # under the names that the user knows
         if standardize and self.encoder.is_vector:
             assert self.encoder.shape is not None
+            check_base(model)
+            targets = find_targets(model, lora_targets)  # under the names that the user knows
             model = Standardized(Normalizer(self.encoder.shape[0]), model)
             lora_targets = [f"model.{name}" if name else "model" for name in targets]
         elif self.standardize:
@@ -156,8 +157,7 @@ class EnvInteractor(Environments):
             -inf for an individual with a reward or action that was not finite.
         """
         if fitness is not None:
-            values = call_fitness(fitness, population, range(population.pop_size))
-            return torch.where(values.isfinite(), values, -torch.inf)
+            return nonfinite_last(call_fitness(fitness, population, range(population.pop_size)))
         return self.rollout(
             population,
             action,
@@ -178,18 +178,12 @@ class EnvInteractor(Environments):
     ) -> Evaluated:
         """Do what `evaluate` does and return returns, lengths and ends of every episode as well."""
         if episode_seeds is None:
+            episodes = range(at_least("num_episodes", num_episodes, 1))
             generation = population.generation
-            episode_seeds = [
-                job_seed(self.seed, Purpose.SELECTION, generation, episode)
-                for episode in range(at_least("num_episodes", num_episodes, 1))
-            ]
+            episode_seeds = job_seeds(self.seed, Purpose.SELECTION, generation, episodes)
         jobs = population.pop_size * len(episode_seeds)
         evaluation = self.evaluation(action, horizon, jobs, population.device, sample=sample)
-        try:
-            evaluated = evaluation.of_population(population, episode_seeds)
-        except Exception as error:
-            error.add_note(f"in generation {population.generation}")
-            raise
+        evaluated = evaluation.of_population(population, episode_seeds)
         _name_nonfinite(evaluated.fitnesses)
         return evaluated
 
@@ -212,12 +206,9 @@ class EnvInteractor(Environments):
         if isinstance(policy, Policy) and action is None:
             self._actor_of = (policy.actor.head, policy.actor)
             action = policy.actor.head
-        seeds = [
-            job_seed(self.seed, Purpose.REPORT, 0, episode)
-            for episode in range(at_least("num_episodes", num_episodes, 1))
-        ]
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        evaluation = self.evaluation(action, horizon, num_episodes, device, sample=False)
+        episodes = range(at_least("num_episodes", num_episodes, 1))
+        seeds = job_seeds(self.seed, Purpose.REPORT, 0, episodes)
+        evaluation = self.evaluation(action, horizon, num_episodes, device_of(model), sample=False)
         routed = invariant_copy(model)
         evaluated = evaluation(lambda batch, _ids: routed(batch), 1, seeds)
         returns = evaluated.returns[0]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from populora_envs.fitness import call_fitness
-from populora_envs.seeds import Purpose, job_seed
+from populora_envs.adapter import noted
+from populora_envs.fitness import call_fitness, nonfinite_last
+from populora_envs.seeds import Purpose, job_seeds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from populora_envs.evaluation import Evaluation
     from populora_envs.fitness import FitnessFunction
@@ -71,12 +71,9 @@ class RolloutJudge:
 
     def judge(self, population: Population) -> Judged:
         """Play the generation; what it saw is proposed to the normaliser."""
-        seeds = [
-            job_seed(self.seed, Purpose.SELECTION, population.generation, episode)
-            for episode in range(self.num_episodes)
-        ]
-        with noted(f"in generation {population.generation}"):
-            evaluated = self.evaluation.of_population(population, seeds)
+        episodes = range(self.num_episodes)
+        seeds = job_seeds(self.seed, Purpose.SELECTION, population.generation, episodes)
+        evaluated = self.evaluation.of_population(population, seeds)
         return Judged(
             evaluated.fitnesses,
             evaluated.env_steps,
@@ -87,20 +84,10 @@ class RolloutJudge:
 
     def trial(self, population: Population, purpose: Purpose, episodes: Sequence[int]) -> Trial:
         """Play fresh episodes."""
-        seeds = [job_seed(self.seed, purpose, 0, episode) for episode in episodes]
+        seeds = job_seeds(self.seed, purpose, 0, episodes)
         with noted(f"in a trial of generation {population.generation}"):
             evaluated = self.trials(population.routed, population.pop_size, seeds)
         return Trial(evaluated.returns, evaluated.env_steps, evaluated.env_steps)
-
-
-@contextmanager
-def noted(note: str) -> Iterator[None]:
-    """Add `note` to an error that comes out of the block."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(note)
-        raise
 
 
 class FunctionJudge:
@@ -114,8 +101,7 @@ class FunctionJudge:
         start = perf_counter()
         values = self._call(population)
         seconds = perf_counter() - start
-        fitnesses = torch.where(values.isfinite(), values, -torch.inf)
-        return Judged(fitnesses, population.pop_size, 0, seconds, 0.0)
+        return Judged(nonfinite_last(values), population.pop_size, 0, seconds, 0.0)
 
     def trial(self, population: Population, purpose: Purpose, episodes: Sequence[int]) -> Trial:
         """Call the function once per episode on a population of its own."""

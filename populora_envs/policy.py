@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from populora_envs.action_map import ActionMap
 from populora_envs.actions import ActionHead, make_action
 from populora_envs.direct_head import DirectHead
+from populora_envs.distributed import device_of
 from populora_envs.seeds import derive_seed, seeded_globals
 from populora_envs.slot_actions import slot_action
 from populora_envs.spaces import Encoder, Stack
@@ -194,12 +195,12 @@ class Policy(nn.Module):
     def _encode(self, observation: Any) -> tuple[Any, int | None]:
         """Return the batch for the model, and the batch size, None for a single observation."""
         size = self.encoder.batch_size(observation)
-        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
         if size is None:
             stack = Stack(self.encoder.space, 1)
             stack.write(0, observation)
             observation = stack.value
-        return self.encoder.encode(observation, 1 if size is None else size, device), size
+        count = 1 if size is None else size
+        return self.encoder.encode(observation, count, device_of(self.model)), size
 
 
 def plain_module(policy: Any) -> nn.Module:

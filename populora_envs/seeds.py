@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -50,6 +50,11 @@ def job_seed(seed: int, purpose: Purpose, generation: int, episode: int) -> int:
     It does not depend on the individual: all individuals face the same start states.
     """
     return purpose * _QUARTER + derive_seed(seed, "job", generation, episode) % _QUARTER
+
+
+def job_seeds(seed: int, purpose: Purpose, generation: int, episodes: Iterable[int]) -> list[int]:
+    """Return the seeds of numbered episodes, see `job_seed`."""
+    return [job_seed(seed, purpose, generation, episode) for episode in episodes]
 
 
 def make_generator(*parts: int | str) -> torch.Generator:

@@ -12,6 +12,7 @@ from gymnasium import Space
 
 from populora_envs import simulators
 from populora_envs.adapter import Adapter, Autoreset, Transition, close_all
+from populora_envs.sources import as_factory, is_single
 from populora_envs.spaces import Encoder, Leaf, Stack, at, leaves, to_numpy
 
 if TYPE_CHECKING:
@@ -76,11 +77,12 @@ def check_adapter(
 
 
 def _make(make_env: Callable[[], Any] | str, count: int) -> list[Any]:
-    def make() -> Any:
-        return simulators.make(make_env) if isinstance(make_env, str) else make_env()
-
+    make = as_factory(make_env)
+    if make is None:
+        message = f"make_env is an id, or a function or class that makes one, not {make_env!r}"
+        raise TypeError(message)
     envs = [make()]
-    if not isinstance(getattr(envs[0], "num_envs", None), int):
+    if is_single(envs[0]):
         envs.extend(make() for _ in range(count - 1))
     return envs
 
