@@ -14,7 +14,8 @@ from populora_envs.batching import batch_size, show_to_all
 from populora_envs.fitness import best_first, call_fitness, check_fitnesses
 from populora_envs.genetics import Genetics
 from populora_envs.normalizer import find_normalizer, statistics
-from populora_envs.routing import Route, RoutedLinear, plain_copy, route_model
+from populora_envs.plans import Route
+from populora_envs.routing import RoutedLinear, plain_copy, route_model
 from populora_envs.settings import at_least, whole_number
 from populora_envs.targets import check_base, copied, find_targets
 

@@ -1,59 +1,27 @@
 """Routed layers: one forward in which every sample goes through its own individual's weights.
 
-A sample's output does not depend, to the last bit, on what else is in the batch. A batched matrix
-product with one matrix per sample has this property when there are at least two samples; `invariance`
-holds what the rest of the model needs.
+A sample's output does not depend, to the last bit, on what else is in the batch: `plans` multiplies each
+by its own matrices, `invariance` holds what the rest of the model needs.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from populora_envs.invariance import InstalledForward, make_invariant, tiled_linear
+from populora_envs.fused import ArrayLayer, fuse
+from populora_envs.invariance import InstalledForward, Tiles, make_invariant
+from populora_envs.plans import SMALL_PRODUCT, ArrayChain, Route, TensorChain, materialises
 from populora_envs.seeds import normal
 
-SMALL_LAYER = 4096
-"""Layers with at most this many weights are materialised: W + up down^T, one product per row."""
 
-MATERIALISED_BYTES = 2**28
-"""Most memory one layer may use for the materialised weights of all individuals."""
-
-
-class Route:
-    """Which individual each sample goes to; shared by the layers of one routed model.
-
-    Attributes:
-        count: the number of groups; the samples of a group lie one after the other.
-        samples: how many samples each group has.
-        rows: int64, the individual of each group; renewed whenever it changes.
-    """
-
-    def __init__(self) -> None:
-        self.count = self.samples = 1
-        self.rows = torch.zeros(2, dtype=torch.int64, device="cpu")
-        self._ids: Tensor | None = None
-        self._version = 0
-
-    def set(self, ids: Tensor, samples: int = 1) -> None:
-        """Send group k of every batch to individual `ids[k]`, int64 `[groups]`."""
-        self.samples = samples
-        version = 0 if ids.is_inference() else ids._version
-        if ids is self._ids and version == self._version:
-            return
-        self._ids, self._version, self.count = ids, version, len(ids)
-        # A batched product of one matrix takes another path than one of several.
-        self.rows = ids.clone() if self.count > 1 else ids.repeat(2)
-
-
-class RoutedLinear(InstalledForward):
+class RoutedLinear(ArrayLayer):
     """The forward of one adapted `nn.Linear`: base weight plus each individual's low-rank change.
-
-    Two plans give the same numbers: small layers multiply by materialised weights W + up down^T, wide
-    ones by W and by the two factors. Either gathers what its rows need once per route.
 
     Args:
         layer: the base layer; its weight is `[out, in]`.
@@ -80,11 +48,7 @@ class RoutedLinear(InstalledForward):
             self.up = torch.zeros(
                 pop_size, layer.out_features, low_rank, dtype=dtype, device=device
             )
-        self._versions: tuple[int, ...] = ()
-        self._all: Tensor | None = None
-        self._rows: Tensor | None = None
-        self._gathered: tuple[Tensor, ...] = ()
-        self._factored = False
+        self._plan: _Plan | None = None
 
     def draw_(self, generator: torch.Generator, *, zero: bool) -> None:
         """Draw new individuals: `down` from N(0, 1/in), `up` from N(0, 1/(2r)), or 0 where `zero`.
@@ -100,10 +64,7 @@ class RoutedLinear(InstalledForward):
     def materialises(self) -> bool:
         """Whether the rows meet full matrices rather than base and factors."""
         pop_size, fan_in, rank = self.down.shape
-        fan_out = self.up.shape[1]
-        size = fan_in * fan_out
-        cheap = size <= max(SMALL_LAYER, rank * (fan_in + fan_out))
-        return cheap and pop_size * size * self.weight.element_size() <= MATERIALISED_BYTES
+        return materialises(pop_size, fan_in, self.up.shape[1], rank, self.weight.element_size())
 
     def merged(self, ids: Tensor) -> Tensor:
         """Return base plus change, `[len(ids), out, in]`: in float32 or wider, rounded once."""
@@ -112,87 +73,117 @@ class RoutedLinear(InstalledForward):
         change = torch.bmm(self.up[ids].to(wide), self.down[ids].to(wide).transpose(1, 2))
         return (self.weight.detach().to(wide) + change).to(self.weight.dtype)
 
+    def forget(self) -> None:
+        """Plan anew at the next call, as after changes that nothing has counted."""
+        self._plan = None
+
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles gather anew."""
-        return {**self.__dict__, "_versions": (), "_all": None, "_rows": None, "_gathered": ()}
-
-    def _plan(self) -> tuple[Tensor, ...]:
-        """Return the tensors gathered for the present route, made anew when something changed."""
-        versions = (self.down._version, self.up._version, self.weight._version)
-        if versions != self._versions:
-            self._versions, self._all, self._rows = versions, None, None
-        if self.route.rows is not self._rows:
-            with torch.inference_mode(mode=False), torch.no_grad():
-                self._gathered = self._gather(self.route.rows)
-            self._rows = self.route.rows
-        return self._gathered
-
-    def _gather(self, rows: Tensor) -> tuple[Tensor, ...]:
-        self._factored = not self.materialises
-        # Products of half-precision matrices on a CPU depend on how many there are.
-        on_cpu = self.weight.device.type == "cpu"
-        least = torch.float32 if on_cpu else self.weight.dtype
-        dtype = torch.promote_types(self.weight.dtype, least)
-        if self._factored:
-            return self.down[rows].to(dtype), self.up[rows].transpose(1, 2).to(dtype)
-        if self._all is None:
-            everyone = torch.arange(len(self.down), device=self.down.device)
-            self._all = self.merged(everyone).transpose(1, 2).to(dtype).contiguous()
-        matrices = self._all[rows]
-        if self.bias is None:
-            return (matrices,)
-        return matrices, self.bias.detach().to(dtype).expand(len(rows), 1, -1)
+        """Copies and pickles plan anew."""
+        return {**self.__dict__, "_plan": None}
 
     def __call__(self, input: Tensor) -> Tensor:
         """Return `[rows, ..., out]` for `[rows, ..., in]`, rows a multiple of the route's groups."""
         if input.dim() == 1:
             return self(input[None])[0]
-        plan, fan_in, count = self._plan(), input.shape[-1], self.route.count
-        if fan_in != self.down.shape[1]:
-            message = (
-                f"a layer that takes {self.down.shape[1]} numbers met {fan_in}: the model does not "
-                "fit its input"
-            )
-            raise ValueError(message)
-        samples = self._samples(len(input))
-        if samples > 1:
-            groups = input.reshape(count, samples, -1, fan_in)
-            output = torch.stack([self._of_group(g, group, plan) for g, group in enumerate(groups)])
-        elif count > 1:
-            output = self._products(input.reshape(count, -1, fan_in), plan)
+        return self._present_plan()(input)
+
+    def array_plan(self, dtype: torch.dtype) -> _Plan | None:
+        """Return the present plan, None where inputs of `dtype` cannot go through as arrays."""
+        plan = self._present_plan()
+        return plan if plan.most_rows and plan.dtype == dtype == self.weight.dtype else None
+
+    def _present_plan(self) -> _Plan:
+        bias = 0 if self.bias is None else self.bias._version
+        versions = (self.down._version, self.up._version, self.weight._version, bias)
+        plan = self._plan
+        if plan is None or plan.versions != versions:
+            with torch.inference_mode(mode=False), torch.no_grad():
+                plan = self._plan = _Plan(self, versions)
+        return plan
+
+
+class _Plan:
+    """What a layer multiplies by, from its present weights.
+
+    Args:
+        layer: whose plan it is.
+        versions: of the tensors it is made from.
+    """
+
+    def __init__(self, layer: RoutedLinear, versions: tuple[int, ...]) -> None:
+        self.versions, self.route = versions, layer.route
+        weight, bias = layer.weight.detach(), layer.bias
+        self.fan_out, self.fan_in = weight.shape
+        on_cpu = weight.device.type == "cpu"
+        # Products of half-precision matrices on a CPU depend on how many there are.
+        least = torch.float32 if on_cpu else weight.dtype
+        self.dtype = torch.promote_types(weight.dtype, least)
+        self.bias: Tensor | None = None
+        self.shared: Tiles | None = None
+        if layer.materialises:
+            everyone = torch.arange(len(layer.down), device=weight.device)
+            links = [layer.merged(everyone).transpose(1, 2).to(self.dtype)]
+            self.bias = None if bias is None else bias.detach().to(self.dtype)
         else:
-            output = self._products(input.reshape(1, -1, fan_in).expand(2, -1, -1), plan)[:1]
-        if self._factored:
-            shared = tiled_linear(input.reshape(-1, fan_in), self.weight, self.bias)
-            output = shared.reshape(output.shape) + output
-        return output.reshape(*input.shape[:-1], output.shape[-1])
+            links = [layer.down.to(self.dtype), layer.up.transpose(1, 2).to(self.dtype)]
+            self.shared = Tiles(weight, bias)
+        numbers = max(link.shape[1] * link.shape[2] for link in links)
+        self.most_rows = SMALL_PRODUCT // numbers if on_cpu else 0
+        self.by_tensors = TensorChain(links, layer.route)
+        self.by_arrays = ArrayChain(links, layer.route) if on_cpu else None
+        self.bias_array = None if self.bias is None or not on_cpu else self.bias.numpy()
 
-    def _samples(self, rows: int) -> int:
-        """Return how many samples of each group there are in an input of so many rows."""
-        count, samples = self.route.count, self.route.samples
-        if rows % count:
+    def __call__(self, input: Tensor) -> Tensor:
+        """Return `[rows, ..., out]` for `[rows, ..., in]`."""
+        shape = input.shape
+        self._check_width(shape[-1])
+        groups, samples = self.route.count, self.route.samples_in(shape[0])
+        rows = 1 if len(shape) == 2 else math.prod(shape[1:-1])
+        grouped = (groups, samples, rows * shape[0] // (groups * samples), self.fan_in)
+        needs_graph = input.requires_grad and torch.is_grad_enabled()
+        if grouped[2] <= self.most_rows and not needs_graph:
+            output = self._in_numpy(input, grouped)
+        else:
+            output = self._in_torch(input, grouped)
+        if self.shared is not None:
+            output = self.shared(input.reshape(-1, self.fan_in)).reshape(output.shape) + output
+        return output if output.dtype == input.dtype else output.to(input.dtype)
+
+    def _check_width(self, width: int) -> None:
+        if width != self.fan_in:
             message = (
-                f"an adapted layer met {rows} rows for {count} groups: the first dimension "
-                "must hold the rows of each individual one after the other"
+                f"a layer that takes {self.fan_in} numbers met {width}: the model does not fit its "
+                "input"
             )
             raise ValueError(message)
-        # Where the model has changed the number of rows, samples cannot be told apart.
-        return samples if rows and rows % (count * samples) == 0 else 1
 
-    def _of_group(self, g: int, group: Tensor, plan: tuple[Tensor, ...]) -> Tensor:
-        """Return what group g, `[samples, rows, in]`, gives: one product for each sample."""
-        return self._products(group, tuple(part[g].expand(len(group), -1, -1) for part in plan))
+    def write(self, array: np.ndarray, output: np.ndarray) -> None:
+        """Write what the layer gives for `[rows, in]` into `[rows, out]`, both C-contiguous."""
+        self._check_width(array.shape[1])
+        assert self.by_arrays is not None
+        groups, samples = self.route.count, self.route.samples_in(len(array))
+        self.by_arrays.write(
+            array.reshape(groups, samples, 1, self.fan_in),
+            output.reshape(groups, samples, 1, self.fan_out),
+        )
+        if self.bias_array is not None:
+            output += self.bias_array
+        elif self.shared is not None:
+            torch.from_numpy(output).add_(self.shared(torch.from_numpy(array)))
 
-    def _products(self, samples: Tensor, plan: tuple[Tensor, ...]) -> Tensor:
-        """Multiply each sample `[rows, in]` by its own matrices; at least two samples."""
-        if samples.dtype != plan[0].dtype:
-            return self._products(samples.to(plan[0].dtype), plan).to(samples.dtype)
-        if self._factored:
-            down, up = plan
-            return torch.bmm(torch.bmm(samples, down), up)
-        if len(plan) == 1:
-            return torch.bmm(samples, plan[0])
-        return torch.baddbmm(plan[1], samples, plan[0])
+    def _in_numpy(self, input: Tensor, grouped: tuple[int, ...]) -> Tensor:
+        assert self.by_arrays is not None
+        array = np.ascontiguousarray(input.detach().to(self.dtype).numpy())
+        output = np.empty((*array.shape[:-1], self.fan_out), dtype=array.dtype)
+        self.by_arrays.write(array.reshape(grouped), output.reshape(*grouped[:-1], self.fan_out))
+        if self.bias_array is not None:
+            output += self.bias_array
+        return torch.from_numpy(output)
+
+    def _in_torch(self, input: Tensor, grouped: tuple[int, ...]) -> Tensor:
+        output = self.by_tensors(input.reshape(grouped).to(self.dtype))
+        output = output.reshape(*input.shape[:-1], self.fan_out)
+        return output if self.bias is None else output + self.bias
 
 
 def route_model(
@@ -212,6 +203,7 @@ def route_model(
         routed[name] = RoutedLinear(layer, pop_size, low_rank, wide, route)
         routed[name].install(layer)
     make_invariant(model)
+    fuse(model)
     return routed
 
 

@@ -24,7 +24,8 @@ FLOORS = (
     {"policy", "population", "slots", "sources"},
     {"action_map", "actions", "genetics"},
     {"action_head", "action_noise", "box_map", "operators", "routing"},
-    {"invariance"},
+    {"fused"},
+    {"invariance", "plans"},
     {
         "action_arrays",
         "batching",

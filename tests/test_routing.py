@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from populora_envs.invariance import TILE, tiled_linear
+from populora_envs.invariance import NARROW_TILE, TILE, Tiles
 from populora_envs.population import Population
 from populora_envs.routing import RoutedLinear
 
@@ -97,7 +97,7 @@ def test_a_wide_layer_is_factored_only_while_that_saves_work(low_rank):
 def test_a_small_layer_is_materialised_up_to_a_bound_of_memory(monkeypatch):
     pop = population(mlp([64, 64]), low_rank=1)
     assert pop.individuals["0"].materialises
-    monkeypatch.setattr("populora_envs.routing.MATERIALISED_BYTES", 4 * 64 * 64 * 4 - 1)
+    monkeypatch.setattr("populora_envs.plans.CACHED_BYTES", 4 * 64 * 64 * 4 - 1)
     assert not pop.individuals["0"].materialises
 
 
@@ -339,11 +339,26 @@ def test_shown_to_everyone_equals_shown_to_each(mixed):
     assert torch.equal(shown, mixed(x.expand(5, 4, 5), all_individuals=True))
 
 
-@pytest.mark.parametrize("count", [1, TILE - 1, TILE, TILE + 1, 3 * TILE, 0])
-def test_tiles_give_the_linear_layer(count):
-    layer = nn.Linear(7, 3)
-    x = numbers(count, 7)
-    assert_close(tiled_linear(x, layer.weight, layer.bias), layer(x))
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize("size", [(7, 3), (256, 130)])
+@pytest.mark.parametrize("count", [1, NARROW_TILE, TILE - 1, TILE, TILE + 1, 3 * TILE, 0])
+def test_tiles_give_the_linear_layer(count, size, graph, bias):
+    layer = nn.Linear(*size, bias=bias)
+    x = numbers(count, size[0])
+    with torch.set_grad_enabled(graph):
+        output = Tiles(layer.weight, layer.bias)(x)
+    assert_close(output, layer(x))
+    assert output.requires_grad is graph
+
+
+@pytest.mark.parametrize("size", [(7, 3), (64, 64), (256, 256), (105, 512), (512, 21)])
+def test_a_row_in_a_tile_does_not_depend_on_the_others_to_the_last_bit(size, threads):
+    tiles = Tiles(numbers(*size[::-1]), numbers(size[1]))
+    x = numbers(150, size[0])
+    whole = tiles(x)
+    for part in torch.randperm(150, generator=torch.Generator().manual_seed(1)).split(37):
+        assert torch.equal(tiles(x[part]), whole[part])
 
 
 # --- what is gathered is renewed when something changes
@@ -381,13 +396,28 @@ def test_indices_that_the_caller_changes_in_place_are_seen(plan):
         assert_close(call(), by_merging(pop, x, [0, 3, 2]))
 
 
+def gathered(pop, name="0"):
+    return [link._gathered for link in pop.individuals[name]._plan.by_arrays._links]
+
+
 def test_while_nothing_changes_nothing_is_gathered_anew():
     pop = population(mlp([5, 4, 2]))
     x, ids = numbers(3, 5), torch.tensor([0, 1, 2])
     pop.routed(x, ids)
-    gathered = pop.individuals["0"]._gathered
+    first = gathered(pop)
     pop.routed(x * 2, ids)
-    assert pop.individuals["0"]._gathered is gathered
+    assert gathered(pop)[0] is first[0]
+
+
+def test_a_slot_that_goes_to_another_individual_is_gathered_alone(plan):
+    pop = population(mlp([5, 4, 2]))
+    x = numbers(3, 5)
+    for ids in ([0, 3, 2], [2, 3, 2], [1, 0, 3]):
+        expected = torch.cat([pop(x[i : i + 1], individual=k) for i, k in enumerate(ids)])
+        pop.routed(x, torch.tensor([0, 1, 2]))
+        before = gathered(pop)
+        assert torch.equal(pop.routed(x, torch.tensor(ids)), expected)
+        assert all(a is b for a, b in zip(gathered(pop), before, strict=True))
 
 
 @pytest.mark.parametrize(

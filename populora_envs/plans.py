@@ -1,0 +1,193 @@
+"""Plans: how an adapted layer multiplies every sample by the weights of its own individual.
+
+A plan is a chain of matrices per individual. A *materialised* layer has one, W + up down^T; a *factored*
+one has two, down and up^T, whose product is added to what all share, x W. Either is gathered for the
+individuals that a route names, and only what a new route changes is gathered again.
+
+On a CPU the products run in NumPy: its loop over small matrices costs a third of torch's, and a product
+does not depend on how many others there are. Where a graph, an accelerator or a large matrix asks for
+torch, they run there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SMALL_LAYER = 4096
+"""Most weights of a layer that is materialised though its factors hold fewer numbers."""
+
+CACHED_BYTES = 2**19
+"""Most memory for the materialised weights of all individuals, of one layer: what a cache holds."""
+
+SMALL_PRODUCT = 8192
+"""Most numbers of a matrix, times samples that share it, for NumPy: beyond that BLAS may use threads."""
+
+TALL = 4
+"""A matrix with so many times more rows than columns is stored transposed."""
+
+
+def materialises(pop_size: int, fan_in: int, fan_out: int, rank: int, itemsize: int) -> bool:
+    """Return whether multiplying by W + up down^T is cheaper than by W and by both factors.
+
+    It depends on the layer alone, not on who acts, for the two round differently.
+    """
+    size = fan_in * fan_out
+    cheap = size <= max(SMALL_LAYER, rank * (fan_in + fan_out))
+    return cheap and pop_size * size * itemsize <= CACHED_BYTES
+
+
+class Route:
+    """Which individual each sample goes to; shared by the layers of one routed model.
+
+    Attributes:
+        count: the number of groups; the samples of a group lie one after the other.
+        samples: how many samples each group has.
+        ids: int64 `[count]`, the individual of each group.
+        step: counts the changes.
+        changed: the groups that the last change sent elsewhere; None where all may have moved.
+    """
+
+    def __init__(self) -> None:
+        self.count = self.samples = 1
+        self.ids = torch.zeros(1, dtype=torch.int64, device="cpu")
+        self.step = 0
+        self.changed: np.ndarray | None = None
+        self._given: Tensor | None = None
+        self._version = 0
+
+    def set(self, ids: Tensor, samples: int = 1) -> None:
+        """Send group k of every batch to individual `ids[k]`, int64 `[groups]`."""
+        self.samples = samples
+        version = 0 if ids.is_inference() else ids._version
+        if ids is self._given and version == self._version:
+            return
+        self._given, self._version = ids, version
+        before, self.ids = self.ids, ids.clone()
+        self.count = len(ids)
+        self.changed = None
+        if ids.device.type == "cpu" and len(before) == self.count:
+            self.changed = np.flatnonzero(before.numpy() != self.ids.numpy())
+        self.step += 1
+
+    def samples_in(self, rows: int) -> int:
+        """Return how many samples of each group there are in an input of so many rows."""
+        if rows == self.count:
+            return 1
+        if rows % self.count:
+            message = (
+                f"an adapted layer met {rows} rows for {self.count} groups: the first dimension "
+                "must hold the rows of each individual one after the other"
+            )
+            raise ValueError(message)
+        # Where the model has changed the number of rows, samples cannot be told apart.
+        return self.samples if rows and rows % (self.count * self.samples) == 0 else 1
+
+    def __reduce__(self) -> tuple[type[Route], tuple[()]]:
+        """Copies and pickles begin with no route."""
+        return Route, ()
+
+
+class ArrayChain:
+    """Matrices gathered as NumPy arrays.
+
+    Args:
+        links: `[P, in, out]` each, on the CPU.
+        route: whose groups they are gathered for.
+    """
+
+    def __init__(self, links: Sequence[Tensor], route: Route) -> None:
+        self.route = route
+        self._links = [_Link(link) for link in links]
+        self._step = -1
+
+    def write(self, samples: np.ndarray, output: np.ndarray) -> None:
+        """Multiply `[groups, samples, rows, in]` into `[groups, samples, rows, out]`, C-contiguous."""
+        if self._step != self.route.step:
+            self._gather()
+        for link in self._links[:-1]:
+            samples = link.multiply(samples, None)
+        self._links[-1].multiply(samples, output)
+
+    def _gather(self) -> None:
+        route = self.route
+        only = route.changed if self._step == route.step - 1 else None
+        for link in self._links:
+            link.gather(route.ids.numpy(), only)
+        self._step = route.step
+
+
+class _Link:
+    """One matrix of a chain, gathered transposed where it is tall: a product of a row is fastest so."""
+
+    def __init__(self, matrices: Tensor) -> None:
+        _, fan_in, fan_out = matrices.shape
+        self.is_tall = fan_in >= TALL * fan_out
+        array = matrices.detach().numpy()
+        self._source = array.swapaxes(1, 2) if self.is_tall else array
+        self._gathered = np.empty((0, 1, 0, 0))
+
+    def gather(self, ids: np.ndarray, only: np.ndarray | None) -> None:
+        """Copy the matrices of `ids`, those at the places `only` where it is given."""
+        if only is not None:
+            self._gathered[only, 0] = self._source[ids[only]]
+        else:
+            # Products round by layout: all are C-contiguous.
+            self._gathered = np.ascontiguousarray(self._source[ids])[:, None]
+
+    def multiply(self, samples: np.ndarray, output: np.ndarray | None) -> np.ndarray:
+        """Return `[groups, samples, rows, out]` for `[groups, samples, rows, in]`."""
+        if not self.is_tall:
+            product: np.ndarray = np.matmul(samples, self._gathered, out=output)
+            return product
+        columns = None if output is None else output.swapaxes(2, 3)
+        product = np.matmul(self._gathered, samples.swapaxes(2, 3), out=columns)
+        return product.swapaxes(2, 3)
+
+
+class TensorChain:
+    """Matrices gathered as tensors, for any device and with a graph to the samples.
+
+    Args:
+        links: `[P, in, out]` each.
+        route: whose groups they are gathered for.
+    """
+
+    def __init__(self, links: Sequence[Tensor], route: Route) -> None:
+        self.route = route
+        self._links = links
+        self._step = -1
+        self._gathered: list[Tensor] = []
+
+    def __call__(self, samples: Tensor) -> Tensor:
+        """Multiply `[groups, samples, rows, in]`; return `[groups, samples, rows, out]`."""
+        if self._step != self.route.step:
+            with torch.inference_mode(mode=False), torch.no_grad():
+                self._gathered = [link[self.route.ids] for link in self._links]
+            self._step = self.route.step
+        count = samples.shape[1]
+        if count == 1:
+            return self._product(samples[:, 0], self._gathered)[:, None]
+        # One matrix per sample, for a product of several samples of one individual rounds otherwise.
+        return torch.stack(
+            [
+                self._product(group, [link[g].expand(count, -1, -1) for link in self._gathered])
+                for g, group in enumerate(samples)
+            ]
+        )
+
+    def _product(self, samples: Tensor, links: Sequence[Tensor]) -> Tensor:
+        """Multiply each of `[samples, rows, in]` by its own matrices."""
+        count = len(samples)
+        if count == 1:
+            # A batched product of one matrix takes another path than one of several.
+            samples, links = samples.expand(2, -1, -1), [link.expand(2, -1, -1) for link in links]
+        for link in links:
+            samples = torch.bmm(samples, link)
+        return samples[:count]
