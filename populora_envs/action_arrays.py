@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,10 @@ def to_array(actions: Any, space: Space[Any]) -> NDArray[Any]:
             actions = torch.stack(list(actions))
         if isinstance(actions, Tensor):
             # NumPy has no bfloat16.
-            actions = actions.float() if actions.dtype == torch.bfloat16 else actions
-            return np.asarray(actions.numpy(force=True))
+            actions = actions.float() if actions.dtype is torch.bfloat16 else actions
+            plain = actions.is_cpu and not actions.requires_grad
+            array: NDArray[Any] = actions.numpy() if plain else actions.numpy(force=True)
+            return array
         array = np.asarray(actions)
     except (TypeError, ValueError, RuntimeError) as error:
         message = f"the action for {space} is no array of numbers: {error}"
@@ -44,6 +47,14 @@ def fit_shape(values: NDArray[Any], space: Space[Any]) -> NDArray[Any]:
     wanted = ", ".join(["B", *map(str, shape)])
     message = f"the actions have shape {list(values.shape)}, {space} takes [{wanted}], one per slot"
     raise ValueError(message)
+
+
+@lru_cache(maxsize=256)
+def all_rows(count: int) -> NDArray[np.bool_]:
+    """Return that all of `count` rows are finite, an array that cannot be written."""
+    rows = np.ones(count, np.bool_)
+    rows.flags.writeable = False
+    return rows
 
 
 def whole_rows(is_finite: NDArray[np.bool_]) -> NDArray[np.bool_]:

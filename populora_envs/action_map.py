@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
-from populora_envs.action_arrays import fit_shape, to_array, whole_rows
+from populora_envs.action_arrays import all_rows, fit_shape, to_array, whole_rows
 from populora_envs.box_map import BoxMap
 
 if TYPE_CHECKING:
@@ -152,19 +152,24 @@ class _Indices:
             counts = space.n if isinstance(space, Discrete) else space.nvec
         shape: tuple[int, ...] = space.shape or ()
         self.counts = np.broadcast_to(np.asarray(counts, np.int64), shape)
+        self.unsigned_counts = self.counts.astype(np.uint64)
         self.start = np.asarray(getattr(space, "start", 0), np.int64)
+        self.starts_elsewhere = bool(self.start.any())
         self.dtype = np.int8 if isinstance(space, MultiBinary) else np.int64
 
     def map(self, actions: Any) -> Mapped:
         values = fit_shape(to_array(actions, self.space), self.space)
-        finite = np.ones(len(values), np.bool_)
+        finite = all_rows(len(values))
         if values.dtype.kind == "f":
             values, finite = self._read_floats(values)
-        values = values.astype(np.int64)
-        wrong = (values < 0) | (values >= self.counts)
+        values = values.astype(np.int64)  # a copy
+        # As unsigned numbers, negative ones are the largest of all.
+        wrong = values.view(np.uint64) >= self.unsigned_counts
         if np.count_nonzero(wrong):
             raise self._complain(values, wrong)
-        return (values + self.start).astype(self.dtype, copy=False), finite
+        if self.starts_elsewhere:
+            values += self.start
+        return values if self.dtype is np.int64 else values.astype(self.dtype), finite
 
     def _read_floats(self, values: NDArray[Any]) -> Mapped:
         is_finite = np.isfinite(values)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from gymnasium.spaces import Box
 
-from populora_envs.action_arrays import fit_shape, to_array, whole_rows
+from populora_envs.action_arrays import all_rows, fit_shape, to_array, whole_rows
 from populora_envs.rescale import Rescale
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class BoxMap:
         expected = (numbers >= self.least) & (numbers <= self.most)
         if np.count_nonzero(expected) < expected.size:
             return self._map_unexpected(numbers, expected)
-        return self._cast(self._place(numbers)), np.ones(len(numbers), np.bool_)
+        return self._cast(self._place(numbers)), all_rows(len(numbers))
 
     def _map_unexpected(
         self, numbers: Float64Array, expected: BoolArray

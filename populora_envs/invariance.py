@@ -69,6 +69,10 @@ class Tiles:
         output = self._with_graph(padded) if self._needs_graph(rows) else self._product(padded)
         return output[:count] if padding else output
 
+    def add_(self, rows: Tensor, sums: Tensor) -> None:
+        """Add what it gives for `[N, in]` to `[N, out]` in place, without a graph."""
+        sums.add_(self(rows))
+
     def _needs_graph(self, rows: Tensor) -> bool:
         return torch.is_grad_enabled() and (rows.requires_grad or self.weight.requires_grad)
 

@@ -11,14 +11,17 @@ torch, they run there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    Operation = tuple[Callable[..., Any], tuple[Any, ...]]
+    """A function that writes into one of its arguments, and these."""
 
 SMALL_LAYER = 4096
 """Most weights of a layer that is materialised though its factors hold fewer numbers."""
@@ -104,51 +107,46 @@ class ArrayChain:
 
     def __init__(self, links: Sequence[Tensor], route: Route) -> None:
         self.route = route
-        self._links = [_Link(link) for link in links]
+        # Transposed where they are tall: the product of a row is fastest so.
+        self._tall = [link.shape[1] >= TALL * link.shape[2] for link in links]
+        arrays = [link.detach().numpy() for link in links]
+        pairs = zip(arrays, self._tall, strict=True)
+        self._sources = [array.swapaxes(1, 2) if tall else array for array, tall in pairs]
+        self._gathered: list[np.ndarray] = []
         self._step = -1
 
-    def write(self, samples: np.ndarray, output: np.ndarray) -> None:
-        """Multiply `[groups, samples, rows, in]` into `[groups, samples, rows, out]`, C-contiguous."""
-        if self._step != self.route.step:
-            self._gather()
-        for link in self._links[:-1]:
-            samples = link.multiply(samples, None)
-        self._links[-1].multiply(samples, output)
-
-    def _gather(self) -> None:
+    def gather(self) -> list[np.ndarray]:
+        """Return each matrix of the present groups, `[groups, 1, ...]`; the same list if rewritten."""
         route = self.route
-        only = route.changed if self._step == route.step - 1 else None
-        for link in self._links:
-            link.gather(route.ids.numpy(), only)
-        self._step = route.step
-
-
-class _Link:
-    """One matrix of a chain, gathered transposed where it is tall: a product of a row is fastest so."""
-
-    def __init__(self, matrices: Tensor) -> None:
-        _, fan_in, fan_out = matrices.shape
-        self.is_tall = fan_in >= TALL * fan_out
-        array = matrices.detach().numpy()
-        self._source = array.swapaxes(1, 2) if self.is_tall else array
-        self._gathered = np.empty((0, 1, 0, 0))
-
-    def gather(self, ids: np.ndarray, only: np.ndarray | None) -> None:
-        """Copy the matrices of `ids`, those at the places `only` where it is given."""
-        if only is not None:
-            self._gathered[only, 0] = self._source[ids[only]]
+        if self._step == route.step:
+            return self._gathered
+        ids, changed = route.ids.numpy(), route.changed
+        if self._step == route.step - 1 and changed is not None:
+            for gathered, source in zip(self._gathered, self._sources, strict=True):
+                gathered[changed, 0] = source[ids[changed]]
         else:
             # Products round by layout: all are C-contiguous.
-            self._gathered = np.ascontiguousarray(self._source[ids])[:, None]
+            parts = [np.ascontiguousarray(source[ids]) for source in self._sources]
+            self._gathered = [part[:, None] for part in parts]
+        self._step = route.step
+        return self._gathered
 
-    def multiply(self, samples: np.ndarray, output: np.ndarray | None) -> np.ndarray:
-        """Return `[groups, samples, rows, out]` for `[groups, samples, rows, in]`."""
-        if not self.is_tall:
-            product: np.ndarray = np.matmul(samples, self._gathered, out=output)
-            return product
-        columns = None if output is None else output.swapaxes(2, 3)
-        product = np.matmul(self._gathered, samples.swapaxes(2, 3), out=columns)
-        return product.swapaxes(2, 3)
+    def operations(self, samples: np.ndarray, output: np.ndarray) -> list[Operation]:
+        """Return what multiplies `[groups, samples, rows, in]` into `[groups, samples, rows, out]`.
+
+        Both are C-contiguous. It holds as long as `gather` returns the same list.
+        """
+        found: list[Operation] = []
+        last = len(self._tall) - 1
+        for i, (matrix, tall) in enumerate(zip(self.gather(), self._tall, strict=True)):
+            width = matrix.shape[2 if tall else 3]
+            target = output if i == last else np.empty((*samples.shape[:3], width), output.dtype)
+            if tall:
+                found.append((np.matmul, (matrix, samples.swapaxes(2, 3), target.swapaxes(2, 3))))
+            else:
+                found.append((np.matmul, (samples, matrix, target)))
+            samples = target
+        return found
 
 
 class TensorChain:

@@ -6,10 +6,12 @@ import copy
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from populora_envs.action_arrays import all_rows
 from populora_envs.action_map import ActionMap
 from populora_envs.actions import ActionHead, make_action
 from populora_envs.direct_head import DirectHead
@@ -19,8 +21,6 @@ from populora_envs.slot_actions import slot_action
 from populora_envs.spaces import Encoder, Stack
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from populora_envs.rescale import Range
 
 HIDDEN = 64
@@ -62,6 +62,9 @@ class Actor:
         self._width = self.output_size() if isinstance(self.head, ActionHead) else None
         self.warned_of_globals = False
         self._map = ActionMap(space, own_range, from_range, to_range)
+        self._largest: _LargestLogit | None = None
+        if isinstance(self.head, DirectHead) and isinstance(space, spaces.Discrete):
+            self._largest = _LargestLogit(space)
 
     @property
     def draws(self) -> bool:
@@ -86,13 +89,19 @@ class Actor:
                 deterministic action.
             count: B.
         """
+        if self._largest is not None:
+            found = self._largest(output, count)
+            if found is not None:
+                return found
         if not self.is_ours:
             decided = self.head(output)
         else:
             self._check_width(output, count)
             decided = self.head.mean(output) if keys is None else self.head(output, keys)
         actions, finite = self.map(decided, count)
-        return actions, finite & _finite_rows(output, count)
+        if isinstance(output, Tensor) and not _all_finite(output):
+            finite = finite & output.reshape(count, -1).isfinite().all(dim=1).cpu().numpy()
+        return actions, finite
 
     def _check_width(self, output: Any, count: int) -> None:
         if self._width is None or not isinstance(output, Tensor):
@@ -107,11 +116,43 @@ class Actor:
             raise ValueError(message)
 
 
-def _finite_rows(output: Any, count: int) -> Any:
-    """Return which rows of an output are finite: an index says nothing of the logits behind it."""
-    if not isinstance(output, Tensor) or math.isfinite(output.sum()):
-        return True
-    return output.reshape(count, -1).isfinite().all(dim=1).cpu().numpy()
+class _LargestLogit:
+    """What head and map give for the commonest case, a Discrete space without a head, in four calls."""
+
+    def __init__(self, space: spaces.Discrete) -> None:
+        self.size, self.start = int(space.n), int(space.start)
+
+    def __call__(self, output: Any, count: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return int64 actions `[B]` and which rows are finite; None where it is another case."""
+        if not isinstance(output, Tensor) or output.shape != (count, self.size):
+            return None
+        logits = _float_array(output)
+        if logits is None or not _is_finite(logits):
+            return None
+        actions = logits.argmax(1)
+        if self.start:
+            actions += self.start
+        return actions, all_rows(count)
+
+
+def _float_array(output: Tensor) -> np.ndarray | None:
+    """Return a float32 output on the CPU as an array, None for any other."""
+    if not output.is_cpu or output.dtype is not torch.float32:
+        return None
+    array: np.ndarray = (output.detach() if output.requires_grad else output).numpy()
+    return array
+
+
+def _is_finite(numbers: np.ndarray) -> bool:
+    """Return whether numbers are finite for sure: a sum of squares costs half of isfinite."""
+    flat = numbers.ravel()
+    return math.isfinite(np.dot(flat, flat))
+
+
+def _all_finite(output: Tensor) -> bool:
+    """Return whether an output is finite for sure: an index says nothing of the logits behind it."""
+    array = _float_array(output)
+    return math.isfinite(output.sum()) if array is None else _is_finite(array)
 
 
 def _head(action: Any, space: spaces.Space[Any]) -> Any:

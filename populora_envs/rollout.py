@@ -115,6 +115,7 @@ class _Run:
         self.individuals = np.zeros(count, dtype=np.int64)
         self.exhausted = False
         self.rows: Any = slice(None)
+        self.steps_left = 0
         self.ids = torch.zeros(0, dtype=torch.int64)
         self.sums: np.ndarray | None = None
         if with_moments:
@@ -143,11 +144,9 @@ class _Run:
 
     def _fill(self) -> bool:
         """Give jobs to ready slots; return whether any slot acts."""
-        if not self.exhausted:
-            ready = self.slots.ready()
-            if ready.any():
-                self._begin(ready)
-        return bool(self.slots.acting.any())
+        if not self.exhausted and self.slots.may_begin():
+            self._begin(self.slots.ready())
+        return self.slots.num_acting > 0
 
     def _begin(self, ready: np.ndarray) -> None:
         started = np.zeros_like(ready)
@@ -168,27 +167,30 @@ class _Run:
         self._choose_rows()
 
     def _choose_rows(self) -> None:
-        """Note who acts: all slots, or some of them."""
-        acting = self.slots.acting
-        self.rows = slice(None) if acting.all() else np.flatnonzero(acting)
-        self.ids = torch.from_numpy(self.individuals[self.rows].copy()).to(self.slots.device)
+        """Note who acts: all slots, or some of them; and when the first of them reaches the horizon."""
+        slots = self.slots
+        everyone = slots.num_acting == slots.num_slots
+        self.rows = slice(None) if everyone else np.flatnonzero(slots.acting)
+        self.ids = torch.from_numpy(self.individuals[self.rows].copy()).to(slots.device)
+        self.steps_left = self.horizon - int(self.lengths[self.rows].max(initial=0))
 
     def _step(self) -> None:
-        rows = self.rows
+        """Advance who acts; the numbers of idle slots go on meaning nothing."""
         if self.sums is not None:
-            seen = self.slots.seen(rows).astype(np.float64)
-            self.sums[0, rows] += seen
-            self.sums[1, rows] += seen * seen
-        actions, finite = self._decide(rows)
-        transition = self.slots.step(self._spread(actions))
-        self.returns[rows] += transition.reward[rows]
-        self.lengths[rows] += 1
-        if not finite.all():
+            seen = self.slots.seen(slice(None)).astype(np.float64)
+            self.sums[0] += seen
+            self.sums[1] += seen * seen
+        actions, finite = self._decide(self.rows)
+        everyone = isinstance(self.rows, slice)
+        transition = self.slots.step(actions if everyone else self._spread(actions))
+        self.returns += transition.reward
+        self.lengths += 1
+        self.steps_left -= 1
+        if np.count_nonzero(finite) < len(finite):
             self.returns[self._indices()[~finite]] = np.nan
-        over = transition.terminated | transition.truncated | (self.lengths >= self.horizon)
-        over &= self.slots.acting
-        if over.any():
-            self._close(over, transition.terminated, transition.truncated)
+        ends = np.count_nonzero(transition.terminated) + np.count_nonzero(transition.truncated)
+        if ends or not self.steps_left:
+            self._close(transition.terminated, transition.truncated)
 
     def _decide(self, rows: Any) -> tuple[Any, np.ndarray]:
         start = perf_counter()
@@ -207,8 +209,6 @@ class _Run:
 
     def _spread(self, actions: Any) -> Any:
         """Return actions for all N slots from those of the acting ones; idle slots get the first."""
-        if isinstance(self.rows, slice):
-            return actions
         if isinstance(actions, dict):
             return {key: self._spread(part) for key, part in actions.items()}
         if isinstance(actions, tuple):
@@ -218,7 +218,9 @@ class _Run:
         spread[self.rows] = actions
         return spread
 
-    def _close(self, over: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
+    def _close(self, terminated: np.ndarray, truncated: np.ndarray) -> None:
+        """Note the result of every job that has ended and let its slot rest."""
+        over = (terminated | truncated | (self.lengths >= self.horizon)) & self.slots.acting
         for slot in np.flatnonzero(over).tolist():
             job = self.jobs[slot]
             assert job is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from populora_envs.fused import ArrayLayer, fuse
 from populora_envs.invariance import InstalledForward, Tiles, make_invariant
 from populora_envs.plans import SMALL_PRODUCT, ArrayChain, Route, TensorChain, materialises
 from populora_envs.seeds import normal
+
+if TYPE_CHECKING:
+    from populora_envs.plans import Operation
 
 
 class RoutedLinear(ArrayLayer):
@@ -126,7 +129,8 @@ class _Plan:
             self.bias = None if bias is None else bias.detach().to(self.dtype)
         else:
             links = [layer.down.to(self.dtype), layer.up.transpose(1, 2).to(self.dtype)]
-            self.shared = Tiles(weight, bias)
+            wide_bias = None if bias is None else bias.detach().to(self.dtype)
+            self.shared = Tiles(weight.to(self.dtype), wide_bias)
         numbers = max(link.shape[1] * link.shape[2] for link in links)
         self.most_rows = SMALL_PRODUCT // numbers if on_cpu else 0
         self.by_tensors = TensorChain(links, layer.route)
@@ -145,8 +149,6 @@ class _Plan:
             output = self._in_numpy(input, grouped)
         else:
             output = self._in_torch(input, grouped)
-        if self.shared is not None:
-            output = self.shared(input.reshape(-1, self.fan_in)).reshape(output.shape) + output
         return output if output.dtype == input.dtype else output.to(input.dtype)
 
     def _check_width(self, width: int) -> None:
@@ -157,32 +159,44 @@ class _Plan:
             )
             raise ValueError(message)
 
-    def write(self, array: np.ndarray, output: np.ndarray) -> None:
-        """Write what the layer gives for `[rows, in]` into `[rows, out]`, both C-contiguous."""
-        self._check_width(array.shape[1])
+    def gather(self) -> list[np.ndarray]:
+        """Return the matrices of the present groups."""
         assert self.by_arrays is not None
+        return self.by_arrays.gather()
+
+    def operations(self, array: np.ndarray, output: np.ndarray) -> list[Operation]:
+        """Return what writes the layer's `[rows, out]` for `[rows, in]`, both C-contiguous."""
+        self._check_width(array.shape[1])
         groups, samples = self.route.count, self.route.samples_in(len(array))
-        self.by_arrays.write(
-            array.reshape(groups, samples, 1, self.fan_in),
-            output.reshape(groups, samples, 1, self.fan_out),
+        return self._operations(array, output, (groups, samples, 1, self.fan_in))
+
+    def _operations(
+        self, array: np.ndarray, output: np.ndarray, grouped: tuple[int, ...]
+    ) -> list[Operation]:
+        assert self.by_arrays is not None
+        products = self.by_arrays.operations(
+            array.reshape(grouped), output.reshape(*grouped[:-1], self.fan_out)
         )
         if self.bias_array is not None:
-            output += self.bias_array
+            products.append((np.add, (output, self.bias_array, output)))
         elif self.shared is not None:
-            torch.from_numpy(output).add_(self.shared(torch.from_numpy(array)))
+            rows = torch.from_numpy(array.reshape(-1, self.fan_in))
+            sums = torch.from_numpy(output.reshape(-1, self.fan_out))
+            products.append((self.shared.add_, (rows, sums)))
+        return products
 
     def _in_numpy(self, input: Tensor, grouped: tuple[int, ...]) -> Tensor:
-        assert self.by_arrays is not None
         array = np.ascontiguousarray(input.detach().to(self.dtype).numpy())
         output = np.empty((*array.shape[:-1], self.fan_out), dtype=array.dtype)
-        self.by_arrays.write(array.reshape(grouped), output.reshape(*grouped[:-1], self.fan_out))
-        if self.bias_array is not None:
-            output += self.bias_array
+        for function, operands in self._operations(array, output, grouped):
+            function(*operands)
         return torch.from_numpy(output)
 
     def _in_torch(self, input: Tensor, grouped: tuple[int, ...]) -> Tensor:
-        output = self.by_tensors(input.reshape(grouped).to(self.dtype))
-        output = output.reshape(*input.shape[:-1], self.fan_out)
+        samples = input.reshape(grouped).to(self.dtype)
+        output = self.by_tensors(samples).reshape(*input.shape[:-1], self.fan_out)
+        if self.shared is not None:
+            return self.shared(samples.reshape(-1, self.fan_in)).reshape(output.shape) + output
         return output if self.bias is None else output + self.bias
 
 

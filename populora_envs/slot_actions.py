@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from gymnasium.spaces import Dict, Discrete, Space, Tuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     Picker: TypeAlias = Callable[[Any, int], Any]
+    Splitter: TypeAlias = Callable[[Any, Sequence[int]], Iterable[Any]]
 
 
 def slot_action(space: Space[Any], actions: Any, index: int) -> Any:
@@ -36,6 +37,24 @@ def make_picker(space: Space[Any]) -> Picker:
     if isinstance(space, Dict):
         return _dict_picker({key: make_picker(part) for key, part in space.spaces.items()})
     return _row
+
+
+def make_splitter(space: Space[Any]) -> Splitter:
+    """Return a function `(actions, rows) -> one action per row`, in the order of `rows`.
+
+    Args of that function are a batch of actions and the rows that are wanted, a `range` where these
+    are all.
+    """
+    pick = make_picker(space)
+    is_array = not isinstance(space, (Dict, Tuple)) and (space.shape or pick is _scalar)
+
+    def split(actions: Any, rows: Sequence[int]) -> Iterable[Any]:
+        if is_array:
+            # Iterating gives scalars of `[B]` and rows of `[B, ...]`.
+            return actions if isinstance(rows, range) else actions[rows]  # type: ignore[no-any-return]
+        return [pick(actions, row) for row in rows]
+
+    return split
 
 
 def _scalar(actions: Any, index: int) -> Any:

@@ -31,7 +31,8 @@ class Slots:
         device: where batches go.
 
     Attributes:
-        acting: `[N]` bool, the slots in the middle of an episode.
+        acting: `[N]` bool, the slots in the middle of an episode; changed by `begin`, `rest`, `stop`.
+        num_acting: how many these are.
         seconds: spent in the simulator.
     """
 
@@ -41,6 +42,7 @@ class Slots:
         self.encoder = encoder
         self.num_slots = adapter.num_slots
         self.acting = np.zeros(self.num_slots, dtype=bool)
+        self.num_acting = 0
         self.seconds = 0.0
         self._buffer = encoder.allocate(self.num_slots)
         self._fresh = np.zeros(self.num_slots, dtype=bool)
@@ -57,6 +59,12 @@ class Slots:
             return idle
         return idle & self._fresh
 
+    def may_begin(self) -> bool:
+        """Return whether any slot is ready."""
+        if self.adapter.autoreset is Autoreset.CALLER or not self.num_acting:
+            return self.num_acting < self.num_slots
+        return bool((self._fresh & ~self.acting).any())
+
     def begin(self, slots: np.ndarray, seeds: Sequence[int]) -> None:
         """Begin episodes in ready slots.
 
@@ -67,11 +75,15 @@ class Slots:
         everyone = bool(slots.all())
         if self.adapter.autoreset is Autoreset.CALLER:
             self._reset(seeds, None if everyone else slots)
-        elif not self.acting.any():
+        elif not self.num_acting:
             self._reset(seeds, None)
             self._pending[:] = False
         self._fresh[:] = False
-        self.acting |= slots
+        self._let_act(self.acting | slots)
+
+    def _let_act(self, slots: np.ndarray) -> None:
+        self.acting = slots
+        self.num_acting = int(np.count_nonzero(slots))
 
     def _reset(self, seeds: Sequence[int], slots: np.ndarray | None) -> None:
         start = perf_counter()
@@ -95,7 +107,7 @@ class Slots:
     def step(self, actions: Any) -> Transition:
         """Step the acting slots, `actions` nested arrays `[N, *act]`; the rest means nothing."""
         start = perf_counter()
-        asked = None if self.acting.all() else self.acting
+        asked = None if self.num_acting == self.num_slots else self.acting
         try:
             transition = self.adapter.step(actions, asked)
             self.seconds += perf_counter() - start
@@ -122,11 +134,11 @@ class Slots:
 
     def rest(self, slots: np.ndarray) -> None:
         """Let slots leave: their episode has ended, or was cut."""
-        self.acting &= ~slots
+        self._let_act(self.acting & ~slots)
 
     def stop(self) -> None:
         """Let all slots leave, as after an error."""
-        self.acting[:] = False
+        self._let_act(np.zeros(self.num_slots, dtype=bool))
 
 
 def _few(slots: tuple[int, ...]) -> str:

@@ -9,9 +9,11 @@ import torch
 from gymnasium import spaces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 Path = tuple[Any, ...]
+
+_SCALARS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
 
 
 class Leaf(NamedTuple):
@@ -106,6 +108,25 @@ class _Row:
             raise ValueError(message)
         self.values[index] = value
 
+    def fill(self, observations: Sequence[Any], rows: Sequence[int]) -> bool:
+        """Write several at once; return whether that was possible."""
+        parts = observations
+        for key in self.path:
+            parts = [part[key] for part in parts]
+        if set(map(type, parts)) != {np.ndarray} and not _SCALARS.issuperset(map(type, parts)):
+            return False
+        try:
+            batch = np.array(parts, dtype=self.values.dtype)
+        except (TypeError, ValueError):
+            return False
+        if batch.shape[1:] != self.shape:
+            return False
+        if isinstance(rows, range):
+            self.values[...] = batch
+        else:
+            self.values[rows] = batch
+        return True
+
 
 class Stack:
     """A batch of the observations of N single environments, written one at a time.
@@ -128,6 +149,14 @@ class Stack:
     def _write(self, index: int, observation: Any) -> None:
         for row in self._rows:
             row.write(index, observation)
+
+    def fill(self, observations: Sequence[Any], rows: Sequence[int]) -> bool:
+        """Write one observation for each of `rows`, a `range` where these are all.
+
+        Returns:
+            False where they must be written one at a time, for one of them is out of the ordinary.
+        """
+        return all(row.fill(observations, rows) for row in self._rows)
 
 
 class _Field(NamedTuple):
@@ -205,6 +234,7 @@ class Encoder:
             raise ValueError(message)
         self.nested = not flatten
         self._fields: list[_Field] = []
+        self._is_plain = len(self._leaves) == 1 and _holds_floats(self._leaves[0])
         self.shape: tuple[int, ...] | None = None
         if flatten:
             self._lay_out()
@@ -235,12 +265,19 @@ class Encoder:
 
     def write(self, observation: Any, buffer: list[np.ndarray]) -> None:
         """Encode a batch `[N, *obs]` into arrays from `allocate(N)`; ValueError on a wrong shape."""
-        count = len(buffer[0])
+        out = buffer[0]
+        if (
+            self._is_plain
+            and isinstance(observation, np.ndarray)
+            and observation.shape == out.shape
+        ):
+            out[...] = observation
+            return
+        count = len(out)
         if self.nested:
             for leaf, out in zip(self._leaves, buffer, strict=True):
                 out[...] = _checked(observation, leaf, count)
             return
-        out = buffer[0]
         for leaf, columns, write in self._fields:
             write(_checked(observation, leaf, count), out[:, columns])
 
@@ -265,6 +302,12 @@ class Encoder:
         if np.ndim(value) == len(leaf.space.shape or ()):
             return None
         return len(value)
+
+
+def _holds_floats(leaf: Leaf) -> bool:
+    """Return whether a leaf is the whole observation, and floats whatever the encoding."""
+    space = leaf.space
+    return not leaf.path and isinstance(space, spaces.Box) and space.dtype.kind == "f"
 
 
 def _copied(array: np.ndarray, rows: Any) -> np.ndarray:

@@ -397,7 +397,7 @@ def test_indices_that_the_caller_changes_in_place_are_seen(plan):
 
 
 def gathered(pop, name="0"):
-    return [link._gathered for link in pop.individuals[name]._plan.by_arrays._links]
+    return pop.individuals[name]._plan.by_arrays._gathered
 
 
 def test_while_nothing_changes_nothing_is_gathered_anew():

@@ -12,7 +12,7 @@ from populora_envs.registry import near_names
 from populora_envs.spaces import OrderedDictSpace
 
 if TYPE_CHECKING:
-    from populora_adapters.single import Step
+    from populora_adapters.single import Columns, Step
     from populora_envs.adapter import Adapter
 
 
@@ -58,11 +58,16 @@ class DmEnvs(SingleEnvs):
             _random_state(env).seed(seed)
         return env.reset().observation
 
-    def _advance(self, slot: int, action: Any) -> Step:
-        step = self._steps[slot](action)
-        last = step.last()
-        ends = last and step.discount == 0.0
-        return step.observation, _gain(step), ends, last and not ends
+    def _read(self, result: Any) -> Step:
+        last = result.last()
+        ends = last and result.discount == 0.0
+        return result.observation, _gain(result), ends, last and not ends
+
+    def _columns(self, results: list[Any]) -> Columns | None:
+        lasts = [step.last() for step in results]
+        if any(lasts) or any(step.reward is None for step in results):
+            return None
+        return [s.observation for s in results], [s.reward for s in results], lasts, lasts
 
 
 def _gain(step: Any) -> float:

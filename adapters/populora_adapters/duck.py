@@ -13,7 +13,7 @@ from populora_adapters.single import SingleEnvs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from populora_adapters.single import Step
+    from populora_adapters.single import Columns, Step
     from populora_envs.adapter import Adapter
 
 
@@ -59,11 +59,17 @@ class DuckEnvs(SingleEnvs):
             return result
         return result if _is_nested_as(self.observation_space, result) else result[0]
 
-    def _advance(self, slot: int, action: Any) -> Step:
-        result = self._steps[slot](action)
+    def _read(self, result: Any) -> Step:
         if isinstance(result, tuple) and len(result) == 5:
-            return result[:4]
+            observation, reward, terminated, truncated, _ = result
+            return observation, reward, terminated, truncated
         return _old_result(result)
+
+    def _columns(self, results: list[Any]) -> Columns | None:
+        if set(map(type, results)) != {tuple} or set(map(len, results)) != {5}:
+            return None
+        columns = tuple(zip(*results, strict=True))
+        return columns[:4]  # type: ignore[return-value]
 
 
 def _is_nested_as(space: spaces.Space[Any], value: Any) -> bool:

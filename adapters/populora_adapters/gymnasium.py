@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from populora_adapters.duck import DuckEnvs, longest, time_limit
 from populora_envs.adapter import Autoreset, Transition, blame, reward_number
@@ -14,7 +15,7 @@ from populora_envs.registry import near_names
 from populora_envs.spaces import to_numpy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from populora_envs.adapter import Adapter
 
@@ -25,7 +26,7 @@ def adapt(envs: list[Any]) -> Adapter:
     """Return one adapter over single environments, or over one vector environment."""
     vectors = [env for env in envs if isinstance(env, VectorEnv)]
     if not vectors:
-        return DuckEnvs(envs)
+        return GymnasiumEnvs(envs)
     if len(envs) > 1:
         message = "a list may hold single environments, not vector environments: pass one of them"
         raise ValueError(message)
@@ -80,6 +81,52 @@ def _mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     """Return the autoreset mode that a vector environment declares, gymnasium's default else."""
     declared = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     return declared if isinstance(declared, AutoresetMode) else AutoresetMode(declared)
+
+
+class GymnasiumEnvs(DuckEnvs):
+    """N single environments, stepped past the wrappers of `gymnasium.make` that only watch."""
+
+    def __init__(self, envs: list[Any]) -> None:
+        super().__init__(envs)
+        self._steps = [_direct_step(env) for env in envs]
+
+
+def _direct_step(env: Any) -> Callable[[Any], Any]:
+    """Return what steps `env` as its own step does, in fewer calls where it can be.
+
+    `gymnasium.make` puts a `TimeLimit` around an `OrderEnforcing`, which wants a reset first, and a
+    `PassiveEnvChecker`, which looks at the first step alone. Once it has looked, a step goes past both,
+    and the limit is counted here on the wrapper's behalf.
+    """
+    inner, checkers = _past_watchers(env)
+    if inner is env:
+        return env.step  # type: ignore[no-any-return]
+    advance = inner.step
+
+    def step(action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        for checker in checkers:
+            if not checker.checked_step:
+                return env.step(action)  # type: ignore[no-any-return]
+        observation, reward, terminated, truncated, info = advance(action)
+        env._elapsed_steps += 1
+        if env._elapsed_steps >= env._max_episode_steps:
+            truncated = True
+        return observation, reward, terminated, truncated, info
+
+    return step
+
+
+def _past_watchers(env: Any) -> tuple[Any, list[Any]]:
+    """Return what lies below the watching wrappers of a `TimeLimit`, `env` itself where there are none."""
+    if type(env) is not TimeLimit or "step" in vars(env):
+        return env, []
+    inner: Any = env.env
+    checkers: list[Any] = []
+    while type(inner) in (OrderEnforcing, PassiveEnvChecker) and "step" not in vars(inner):
+        if type(inner) is PassiveEnvChecker:
+            checkers.append(inner)
+        inner = inner.env
+    return (env, []) if inner is env.env else (inner, checkers)
 
 
 class _Vector:

@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from populora_envs.adapter import Autoreset, Transition, blame, close_all, reward_number
-from populora_envs.slot_actions import make_picker
+from populora_envs.slot_actions import make_splitter
 from populora_envs.spaces import Stack, check_same
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gymnasium import Space
 
-    Step = tuple[Any, Any, bool, bool]
+    Step = tuple[Any, Any, Any, Any]
+    Columns = tuple[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any]]
+
+_NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
 
 
 class SingleEnvs:
-    """N single environments, each a slot; a simulator says how one of them begins and advances.
+    """N single environments, each a slot; a simulator says how one of them begins and what steps give.
 
     Args:
         envs: of one kind.
@@ -49,7 +52,7 @@ class SingleEnvs:
         self.seeds_slots, self.time_limit = seeds_slots, time_limit
         self._envs = envs
         self._steps = [env.step for env in envs]
-        self._pick = make_picker(self.action_space)
+        self._split = make_splitter(self.action_space)
         self._everyone = range(self.num_slots)
         self._stack = Stack(self.observation_space, self.num_slots)
         self._reward = np.zeros(self.num_slots)
@@ -60,18 +63,19 @@ class SingleEnvs:
         """Begin an episode in one slot and return its first observation."""
         raise NotImplementedError
 
-    def _advance(self, slot: int, action: Any) -> Step:
-        """Step one slot and return observation, reward, terminated, truncated."""
+    def _read(self, result: Any) -> Step:
+        """Return observation, reward, terminated, truncated of what one step returned."""
         raise NotImplementedError
 
-    def _chosen(self, slots: np.ndarray | None) -> Iterable[int]:
-        return self._everyone if slots is None else np.flatnonzero(slots).tolist()
+    def _columns(self, results: list[Any]) -> Columns | None:
+        """Read the results of several slots at once; None where one of them is out of the ordinary."""
+        raise NotImplementedError
 
     def reset(self, seeds: Sequence[int] | None = None, slots: np.ndarray | None = None) -> Any:
         """Begin episodes in `slots` and return the observations of all."""
         i = 0
         try:
-            for i in self._chosen(slots):
+            for i in self._everyone if slots is None else np.flatnonzero(slots).tolist():
                 seed = None if seeds is None else seeds[i]
                 self._stack.write(i, self._begin(i, seed))
         except Exception as error:
@@ -81,19 +85,68 @@ class SingleEnvs:
 
     def step(self, actions: Any, slots: np.ndarray | None = None) -> Transition:
         """Step the environments of `slots`."""
-        pick, write, advance = self._pick, self._stack.write, self._advance
-        reward, terminated, truncated = self._reward, self._terminated, self._truncated
-        i = 0
+        rows: Sequence[int] = self._everyone
+        steps = self._steps
+        if slots is not None:
+            rows = np.flatnonzero(slots).tolist()
+            steps = [steps[i] for i in rows]
+        results: list[Any] = []
         try:
-            for i in self._chosen(slots):
-                observation, gain, terminated[i], truncated[i] = advance(i, pick(actions, i))
-                reward[i] = gain if type(gain) is float else reward_number(gain)
-                write(i, observation)
+            for step, action in zip(steps, self._split(actions, rows), strict=True):
+                results.append(step(action))
         except Exception as error:
-            blame(error, i)
+            if len(results) < len(rows):
+                blame(error, rows[len(results)])
             raise
-        return Transition(self._stack.value, reward, terminated, truncated)
+        return self._transition(results, rows)
+
+    def _transition(self, results: list[Any], rows: Sequence[int]) -> Transition:
+        columns = self._columns(results)
+        if columns is None:
+            columns = _transposed(_each(self._read, results, rows))
+        observations, rewards, terminated, truncated = columns
+        if not self._stack.fill(observations, rows):
+            _each(self._write_one, zip(rows, observations, strict=True), rows)
+        if not _NUMBERS.issuperset(map(type, rewards)):
+            rewards = _each(reward_number, rewards, rows)
+        where: Any = slice(None) if rows is self._everyone else rows
+        self._reward[where] = rewards
+        self._terminated.fill(False)
+        self._truncated.fill(False)
+        if not _none(terminated):
+            self._terminated[where] = _each(bool, terminated, rows)
+        if not _none(truncated):
+            self._truncated[where] = _each(bool, truncated, rows)
+        return Transition(self._stack.value, self._reward, self._terminated, self._truncated)
+
+    def _write_one(self, place: tuple[int, Any]) -> None:
+        self._stack.write(*place)
 
     def close(self) -> None:
         """Close every environment that can be closed."""
         close_all(self._envs)
+
+
+def _none(flags: Sequence[Any]) -> bool:
+    """Return whether all flags are False for sure."""
+    try:
+        return set(flags) == {False}
+    except TypeError:  # arrays and tensors
+        return False
+
+
+def _each(function: Callable[[Any], Any], values: Iterable[Any], rows: Sequence[int]) -> list[Any]:
+    """Return ``function(value)`` of each slot; an error is blamed on its slot."""
+    done: list[Any] = []
+    try:
+        for value in values:
+            done.append(function(value))
+    except Exception as error:
+        blame(error, rows[len(done)])
+        raise
+    return done
+
+
+def _transposed(steps: list[Step]) -> Columns:
+    observations, rewards, terminated, truncated = zip(*steps, strict=True)
+    return observations, rewards, terminated, truncated
