@@ -59,14 +59,22 @@ class BoxMap:
         self.middle = low / 2 + high / 2
         self.rescale = None if source is None else rescale
         self.least, self.most = _expected(self.rescale)
+        self._bounds_tell = to_range is None
 
     def map(self, actions: Any) -> tuple[NDArray[Any], BoolArray]:
         """Return the batch in the space's dtype, `[B, *shape]`, and which rows were finite."""
-        numbers = fit_shape(to_array(actions, self.space), self.space).astype(np.float64)
+        given = fit_shape(to_array(actions, self.space), self.space)
+        numbers = given.astype(np.float64)
+        if self._bounds_tell and given.dtype != np.float64:  # which may overflow
+            mapped = self._place(numbers)
+            clipped = self._clip(mapped)
+            # Whatever lies outside of from_range, or is no number, was clipped.
+            if np.count_nonzero(clipped == mapped) == mapped.size:
+                return self._cast(clipped), all_rows(len(numbers))
         expected = (numbers >= self.least) & (numbers <= self.most)
         if np.count_nonzero(expected) < expected.size:
             return self._map_unexpected(numbers, expected)
-        return self._cast(self._place(numbers)), all_rows(len(numbers))
+        return self._cast(self._clip(self._place(numbers))), all_rows(len(numbers))
 
     def _map_unexpected(
         self, numbers: Float64Array, expected: BoolArray
@@ -77,14 +85,18 @@ class BoxMap:
             self._warn_outside(numbers, outside)
         with np.errstate(over="ignore"):
             mapped = self._place(np.where(is_finite, numbers, 0.0))
-        return self._cast(np.where(is_finite, mapped, self.middle)), whole_rows(is_finite)
+        clipped = self._clip(np.where(is_finite, mapped, self.middle))
+        return self._cast(clipped), whole_rows(is_finite)
 
     def _place(self, numbers: Float64Array) -> Float64Array:
         return numbers if self.rescale is None else self.rescale(numbers)
 
-    def _cast(self, mapped: Float64Array) -> NDArray[Any]:
-        """Return the numbers clipped, rounded where the dtype is whole, in a fresh array."""
-        clipped = np.minimum(np.maximum(mapped, self.low), self.high)
+    def _clip(self, mapped: Float64Array) -> Float64Array:
+        clipped = np.maximum(mapped, self.low)
+        return np.minimum(clipped, self.high, out=clipped)
+
+    def _cast(self, clipped: Float64Array) -> NDArray[Any]:
+        """Return the numbers rounded where the dtype is whole, in the space's dtype."""
         if self.is_whole:
             clipped = np.rint(clipped)
         return clipped.astype(self.dtype, copy=False)

@@ -8,19 +8,30 @@ of modules (`nn.Tanh`) is out of reach: its last bits may depend on the batch.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from populora_envs.targets import unsupported
 
-TILE, NARROW_TILE = 64, 16
-"""Rows per tile of the products with a shared matrix: of a small one, and of a large one."""
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-LARGE_LAYER = 2**15
-"""Least weights of a layer whose tiles are narrow: there a padded row costs more than one more call."""
+    Operation = tuple[Callable[..., Any], tuple[Any, ...]]
+    """A function that writes into one of its arguments, and these."""
+
+NUMPY_FLOATS = (torch.float32, torch.float64)
+"""Floating types of torch that NumPy has and multiplies by BLAS."""
+
+TILE = 16
+"""Rows per tile of the products with a shared matrix."""
+
+SMALL_PRODUCT = 8192
+"""Most numbers of a matrix, times the rows beyond a tile that share it, for NumPy: above that its BLAS
+may use threads, whose number would show in the last bits."""
 
 TRANSPOSED_BYTES = 2**24
 """Largest weight of which a transposed copy is kept: products of few rows are up to 1.8x faster."""
@@ -46,7 +57,7 @@ ELEMENTWISE = (
 
 
 class Tiles:
-    """One linear layer in tiles of a fixed number of rows, the last one padded.
+    """One linear layer in tiles of 16 rows, the last one padded; a small one on a CPU in NumPy.
 
     Args:
         weight: `[out, in]`, as it is now.
@@ -54,42 +65,44 @@ class Tiles:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.size = NARROW_TILE if weight.numel() >= LARGE_LAYER else TILE
         self.weight, self.bias = weight, bias
+        self.fan_out, self.fan_in = weight.shape
         self._constant = None if bias is None else bias.detach()
         self._matrix = weight.detach().t()
         if weight.nbytes <= TRANSPOSED_BYTES:
             self._matrix = self._matrix.contiguous()
+        self._array: np.ndarray | None = None
+        if weight.is_cpu and weight.dtype in NUMPY_FLOATS and weight.numel() <= SMALL_PRODUCT:
+            self._array = self._matrix.numpy()
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Return `[N, out]` for `[N, in]`."""
         count = len(rows)
-        padding = -count % self.size
-        padded = F.pad(rows, (0, 0, 0, padding)) if padding else rows
-        output = self._with_graph(padded) if self._needs_graph(rows) else self._product(padded)
+        padding = -count % TILE
+        padded = F.pad(rows, (0, 0, 0, padding)) if padding else rows.contiguous()
+        if torch.is_grad_enabled() and (rows.requires_grad or self.weight.requires_grad):
+            output = self._with_graph(padded)
+        else:
+            output = padded.new_empty(len(padded), self.fan_out)
+            for function, operands in self.operations(padded.detach(), output):
+                function(*operands)
         return output[:count] if padding else output
 
-    def add_(self, rows: Tensor, sums: Tensor) -> None:
-        """Add what it gives for `[N, in]` to `[N, out]` in place, without a graph."""
-        sums.add_(self(rows))
-
-    def _needs_graph(self, rows: Tensor) -> bool:
-        return torch.is_grad_enabled() and (rows.requires_grad or self.weight.requires_grad)
-
     def _with_graph(self, padded: Tensor) -> Tensor:
-        tiles = padded.reshape(-1, self.size, padded.shape[1]).unbind()
+        tiles = padded.reshape(-1, TILE, self.fan_in).unbind()
         return torch.cat([F.linear(tile, self.weight, self.bias) for tile in tiles or [padded]])
 
-    def _product(self, padded: Tensor) -> Tensor:
-        if len(padded) == self.size:
-            return self._of_tile(padded, None)
-        output = padded.new_empty(len(padded), self._matrix.shape[1])
-        for start in range(0, len(padded), self.size):
-            tile = slice(start, start + self.size)
-            self._of_tile(padded[tile], output[tile])
-        return output
+    def operations(self, rows: Tensor, output: Tensor) -> list[Operation]:
+        """Return what writes `[N, out]` for `[N, in]`, both contiguous, N a multiple of 16."""
+        tiles = rows.reshape(-1, TILE, self.fan_in), output.reshape(-1, TILE, self.fan_out)
+        if self._array is None:
+            return [(self._of_tile, pair) for pair in zip(*tiles, strict=True)]
+        found: list[Operation] = [(np.matmul, (tiles[0].numpy(), self._array, tiles[1].numpy()))]
+        if self._constant is not None:
+            found.append((np.add, (output.numpy(), self._constant.numpy(), output.numpy())))
+        return found
 
-    def _of_tile(self, tile: Tensor, output: Tensor | None) -> Tensor:
+    def _of_tile(self, tile: Tensor, output: Tensor) -> Tensor:
         if self._constant is None:
             return torch.mm(tile, self._matrix, out=output)
         return torch.addmm(self._constant, tile, self._matrix, out=output)

@@ -6,13 +6,12 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    import numpy as np
 
 CLIP = 10.0
 """Largest magnitude of a normalised observation."""
@@ -77,10 +76,26 @@ class Normalizer(nn.Module):
             self.register_buffer(f"{prefix}squares", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("shift", torch.zeros(size))
         self.register_buffer("divisor", torch.ones(size))
+        self._viewed, self._views = (0, 0), (np.zeros(0), np.zeros(0))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles look at their own statistics."""
+        return {**self.__dict__, "_viewed": (0, 0), "_views": (np.zeros(0), np.zeros(0))}
 
     def forward(self, observation: Tensor) -> Tensor:
         """Return normalised observations `[..., D]`; unchanged ones before the first update."""
         return ((observation - self.shift) / self.divisor).clamp(-CLIP, CLIP)
+
+    def on_array(self, observation: np.ndarray) -> np.ndarray:
+        """Do what `forward` does, to a float32 array."""
+        shift, divisor = self._buffers["shift"], self._buffers["divisor"]
+        if self._viewed != (id(shift), id(divisor)):
+            assert shift is not None
+            assert divisor is not None
+            self._viewed, self._views = (id(shift), id(divisor)), (shift.numpy(), divisor.numpy())
+        centred = observation - self._views[0]
+        centred /= self._views[1]
+        return np.minimum(np.maximum(centred, -CLIP, out=centred), CLIP, out=centred)
 
     def propose_(self, episodes: Iterable[Moments]) -> None:
         """Count the observations of `episodes`, in this order; what `forward` gives stays.

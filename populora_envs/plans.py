@@ -11,26 +11,24 @@ torch, they run there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    Operation = tuple[Callable[..., Any], tuple[Any, ...]]
-    """A function that writes into one of its arguments, and these."""
+    from populora_envs.invariance import Operation
 
 SMALL_LAYER = 4096
-"""Most weights of a layer that is materialised though its factors hold fewer numbers."""
+"""Most weights of a layer that may be materialised though its factors hold fewer numbers."""
 
-CACHED_BYTES = 2**19
-"""Most memory for the materialised weights of all individuals, of one layer: what a cache holds."""
+CACHED_BYTES = 2**17
+"""Most memory for the materialised weights of all individuals of such a layer: they share the cache with
+the simulator."""
 
-SMALL_PRODUCT = 8192
-"""Most numbers of a matrix, times samples that share it, for NumPy: beyond that BLAS may use threads."""
 
 TALL = 4
 """A matrix with so many times more rows than columns is stored transposed."""
@@ -42,8 +40,9 @@ def materialises(pop_size: int, fan_in: int, fan_out: int, rank: int, itemsize: 
     It depends on the layer alone, not on who acts, for the two round differently.
     """
     size = fan_in * fan_out
-    cheap = size <= max(SMALL_LAYER, rank * (fan_in + fan_out))
-    return cheap and pop_size * size * itemsize <= CACHED_BYTES
+    if size <= rank * (fan_in + fan_out):
+        return True
+    return size <= SMALL_LAYER and pop_size * size * itemsize <= CACHED_BYTES
 
 
 class Route:

@@ -21,7 +21,12 @@ from populora_envs.slot_actions import slot_action
 from populora_envs.spaces import Encoder, Stack
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from populora_envs.rescale import Range
+
+    Acted = tuple[Any, np.ndarray]
+    Direct = Callable[[np.ndarray, int], Acted | None]
 
 HIDDEN = 64
 """Units in each of the two hidden layers of a policy that is built here."""
@@ -62,9 +67,9 @@ class Actor:
         self._width = self.output_size() if isinstance(self.head, ActionHead) else None
         self.warned_of_globals = False
         self._map = ActionMap(space, own_range, from_range, to_range)
-        self._largest: _LargestLogit | None = None
-        if isinstance(self.head, DirectHead) and isinstance(space, spaces.Discrete):
-            self._largest = _LargestLogit(space)
+        self._direct: Direct | None = None
+        if isinstance(self.head, DirectHead):
+            self._direct = _direct(space, self._map)
 
     @property
     def draws(self) -> bool:
@@ -80,26 +85,29 @@ class Actor:
         """Return what a head or function gave for `count` rows as actions of the simulator."""
         return self._map.map(actions, count)
 
-    def act(self, output: Any, keys: Tensor | None, count: int) -> tuple[Any, np.ndarray]:
+    def act(self, output: Any, keys: Tensor | None, count: int) -> Acted:
         """Return actions nested `[B, *act]` and which rows were finite, `[B]` bool.
 
         Args:
-            output: of the policy, `[B, ...]`.
+            output: of the policy, `[B, ...]`; an array stands for a tensor on the CPU.
             keys: int64 `[B, parts]`, what the noise of each row depends on; None gives the
                 deterministic action.
             count: B.
         """
-        if self._largest is not None:
-            found = self._largest(output, count)
+        is_array = isinstance(output, np.ndarray)
+        numbers = output if is_array else _float_array(output)
+        if self._direct is not None and numbers is not None:
+            found = self._direct(numbers, count)
             if found is not None:
                 return found
+        output = torch.from_numpy(output) if is_array else output
         if not self.is_ours:
             decided = self.head(output)
         else:
             self._check_width(output, count)
             decided = self.head.mean(output) if keys is None else self.head(output, keys)
         actions, finite = self.map(decided, count)
-        if isinstance(output, Tensor) and not _all_finite(output):
+        if not _is_finite(output, numbers):
             finite = finite & output.reshape(count, -1).isfinite().all(dim=1).cpu().numpy()
         return actions, finite
 
@@ -116,18 +124,34 @@ class Actor:
             raise ValueError(message)
 
 
+def _direct(space: spaces.Space[Any], action_map: ActionMap) -> Direct | None:
+    """Return what does the work of `DirectHead` and map on arrays, in a few calls, for most spaces.
+
+    It takes outputs `[B, size]` and B, and gives None where they are out of the ordinary.
+    """
+    if isinstance(space, spaces.Discrete):
+        return _LargestLogit(space)
+    if not isinstance(space, spaces.Box):
+        return None
+    shape, size = space.shape, math.prod(space.shape)
+
+    def numbers_themselves(numbers: np.ndarray, count: int) -> Acted | None:
+        if numbers.shape != (count, size):
+            return None
+        return action_map.map(numbers.reshape(count, *shape), count)
+
+    return numbers_themselves
+
+
 class _LargestLogit:
-    """What head and map give for the commonest case, a Discrete space without a head, in four calls."""
+    """For a Discrete space."""
 
     def __init__(self, space: spaces.Discrete) -> None:
         self.size, self.start = int(space.n), int(space.start)
 
-    def __call__(self, output: Any, count: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return int64 actions `[B]` and which rows are finite; None where it is another case."""
-        if not isinstance(output, Tensor) or output.shape != (count, self.size):
-            return None
-        logits = _float_array(output)
-        if logits is None or not _is_finite(logits):
+    def __call__(self, logits: np.ndarray, count: int) -> Acted | None:
+        """Return int64 actions `[B]` and which rows are finite; None where one is not."""
+        if logits.shape != (count, self.size) or not _has_finite_sum(logits):
             return None
         actions = logits.argmax(1)
         if self.start:
@@ -135,24 +159,25 @@ class _LargestLogit:
         return actions, all_rows(count)
 
 
-def _float_array(output: Tensor) -> np.ndarray | None:
-    """Return a float32 output on the CPU as an array, None for any other."""
-    if not output.is_cpu or output.dtype is not torch.float32:
+def _float_array(output: Any) -> np.ndarray | None:
+    """Return a float32 tensor on the CPU as an array, None for anything else."""
+    if not isinstance(output, Tensor) or not output.is_cpu or output.dtype is not torch.float32:
         return None
     array: np.ndarray = (output.detach() if output.requires_grad else output).numpy()
     return array
 
 
-def _is_finite(numbers: np.ndarray) -> bool:
-    """Return whether numbers are finite for sure: a sum of squares costs half of isfinite."""
+def _has_finite_sum(numbers: np.ndarray) -> bool:
+    """Return whether numbers are finite for sure; a sum of squares costs half of isfinite."""
     flat = numbers.ravel()
     return math.isfinite(np.dot(flat, flat))
 
 
-def _all_finite(output: Tensor) -> bool:
+def _is_finite(output: Any, numbers: np.ndarray | None) -> bool:
     """Return whether an output is finite for sure: an index says nothing of the logits behind it."""
-    array = _float_array(output)
-    return math.isfinite(output.sum()) if array is None else _is_finite(array)
+    if numbers is not None:
+        return _has_finite_sum(numbers)
+    return not isinstance(output, Tensor) or math.isfinite(output.sum())
 
 
 def _head(action: Any, space: spaces.Space[Any]) -> Any:

@@ -15,7 +15,7 @@ from populora_envs.fitness import best_first, call_fitness, check_fitnesses
 from populora_envs.genetics import Genetics
 from populora_envs.normalizer import find_normalizer, statistics
 from populora_envs.plans import Route
-from populora_envs.routing import RoutedLinear, plain_copy, route_model
+from populora_envs.routing import RoutedLinear, RoutedModel, plain_copy, route_model
 from populora_envs.settings import at_least, whole_number
 from populora_envs.targets import check_base, copied, find_targets
 
@@ -44,6 +44,7 @@ class Population(Genetics):
 
     Attributes:
         model: the routed model.
+        routed: ``(batch [B, ...], ids [B]) -> output``, one row per slot; see `RoutedModel`.
         individuals: by target path, the routed layer whose `down` is `[P, in, r]` and `up` is
             `[P, out, r]`; change them in place.
 
@@ -87,6 +88,7 @@ class Population(Genetics):
         self.individuals: dict[str, RoutedLinear] = route_model(
             self.model, targets, pop_size, self.low_rank, dtype, self._route
         )
+        self.routed = RoutedModel(self.model, self._route)
         self.normalizer = find_normalizer(self.model)
 
     def _initialise(self, init: str) -> None:
@@ -158,17 +160,6 @@ class Population(Genetics):
             raise ValueError(message)
         self._route.set(ids, samples=max(1, batch // groups))
         return self.model(*args, **kwargs)
-
-    def routed(self, batch: Any, ids: Tensor) -> Any:
-        """Run the model on one row per slot.
-
-        Args:
-            batch: `[B, ...]` on this population's device.
-            ids: int64 `[B]` on this device, which individual sees each row; while the same tensor
-                is passed, unchanged, nothing is gathered anew.
-        """
-        self._route.set(ids)
-        return self.model(batch)
 
     def _indices(self, indices: Sequence[int] | Tensor) -> Tensor:
         """Return checked indices, a new int64 `[n]` on the population's device."""

@@ -116,6 +116,8 @@ class _Run:
         self.exhausted = False
         self.rows: Any = slice(None)
         self.steps_left = 0
+        takes_arrays = getattr(forward, "takes_arrays", False) and slots.encoder.is_vector
+        self.by_arrays = takes_arrays and slots.device.type == "cpu"
         self.ids = torch.zeros(0, dtype=torch.int64)
         self.sums: np.ndarray | None = None
         if with_moments:
@@ -194,7 +196,8 @@ class _Run:
 
     def _decide(self, rows: Any) -> tuple[Any, np.ndarray]:
         start = perf_counter()
-        output = self.forward(self.slots.batch(rows), self.ids)
+        batch = self.slots.array(rows) if self.by_arrays else self.slots.batch(rows)
+        output = self.forward(batch, self.ids)
         decided = self.act(output, self._keys, len(self.ids))
         self.seconds_forward += perf_counter() - start
         return decided

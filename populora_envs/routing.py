@@ -14,13 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from populora_envs.fused import ArrayLayer, fuse
-from populora_envs.invariance import InstalledForward, Tiles, make_invariant
-from populora_envs.plans import SMALL_PRODUCT, ArrayChain, Route, TensorChain, materialises
+from populora_envs.fused import ArrayLayer, array_forward, fuse
+from populora_envs.invariance import (
+    SMALL_PRODUCT,
+    TILE,
+    InstalledForward,
+    Tiles,
+    make_invariant,
+)
+from populora_envs.plans import ArrayChain, Route, TensorChain, materialises
 from populora_envs.seeds import normal
 
 if TYPE_CHECKING:
-    from populora_envs.plans import Operation
+    from populora_envs.invariance import Operation
 
 
 class RoutedLinear(ArrayLayer):
@@ -90,10 +96,10 @@ class RoutedLinear(ArrayLayer):
             return self(input[None])[0]
         return self._present_plan()(input)
 
-    def array_plan(self, dtype: torch.dtype) -> _Plan | None:
-        """Return the present plan, None where inputs of `dtype` cannot go through as arrays."""
+    def array_plan(self, dtype: np.dtype[Any]) -> _Plan | None:
+        """Return the present plan, None where arrays of `dtype` cannot go through."""
         plan = self._present_plan()
-        return plan if plan.most_rows and plan.dtype == dtype == self.weight.dtype else None
+        return plan if plan.array_dtype == dtype else None
 
     def _present_plan(self) -> _Plan:
         bias = 0 if self.bias is None else self.bias._version
@@ -133,6 +139,9 @@ class _Plan:
             self.shared = Tiles(weight.to(self.dtype), wide_bias)
         numbers = max(link.shape[1] * link.shape[2] for link in links)
         self.most_rows = SMALL_PRODUCT // numbers if on_cpu else 0
+        self.numpy_dtype = links[0].numpy().dtype if on_cpu else None
+        is_plain = self.most_rows and self.dtype == weight.dtype
+        self.array_dtype = self.numpy_dtype if is_plain else None
         self.by_tensors = TensorChain(links, layer.route)
         self.by_arrays = ArrayChain(links, layer.route) if on_cpu else None
         self.bias_array = None if self.bias is None or not on_cpu else self.bias.numpy()
@@ -164,33 +173,38 @@ class _Plan:
         assert self.by_arrays is not None
         return self.by_arrays.gather()
 
-    def operations(self, array: np.ndarray, output: np.ndarray) -> list[Operation]:
-        """Return what writes the layer's `[rows, out]` for `[rows, in]`, both C-contiguous."""
+    def operations(self, array: np.ndarray, output: np.ndarray, rows: int) -> list[Operation]:
+        """Return what writes the layer's output `[padded, out]` for `[padded, in]`.
+
+        Both are C-contiguous; of the rows, padded to a multiple of 16, the first ones count.
+        """
         self._check_width(array.shape[1])
-        groups, samples = self.route.count, self.route.samples_in(len(array))
+        groups, samples = self.route.count, self.route.samples_in(rows)
         return self._operations(array, output, (groups, samples, 1, self.fan_in))
 
     def _operations(
         self, array: np.ndarray, output: np.ndarray, grouped: tuple[int, ...]
     ) -> list[Operation]:
         assert self.by_arrays is not None
-        products = self.by_arrays.operations(
-            array.reshape(grouped), output.reshape(*grouped[:-1], self.fan_out)
-        )
+        rows = math.prod(grouped[:-1])
+        samples, results = array[:rows].reshape(grouped), output[:rows]
+        changes = results if self.shared is None else np.empty_like(results)
+        found = self.by_arrays.operations(samples, changes.reshape(*grouped[:-1], self.fan_out))
         if self.bias_array is not None:
-            products.append((np.add, (output, self.bias_array, output)))
-        elif self.shared is not None:
-            rows = torch.from_numpy(array.reshape(-1, self.fan_in))
-            sums = torch.from_numpy(output.reshape(-1, self.fan_out))
-            products.append((self.shared.add_, (rows, sums)))
-        return products
+            found.append((np.add, (results, self.bias_array, results)))
+        if self.shared is not None:
+            found += self.shared.operations(torch.from_numpy(array), torch.from_numpy(output))
+            found.append((np.add, (results, changes, results)))
+        return found
 
     def _in_numpy(self, input: Tensor, grouped: tuple[int, ...]) -> Tensor:
-        array = np.ascontiguousarray(input.detach().to(self.dtype).numpy())
-        output = np.empty((*array.shape[:-1], self.fan_out), dtype=array.dtype)
+        rows = math.prod(grouped[:-1])
+        array = np.zeros((rows + -rows % TILE, self.fan_in), self.numpy_dtype)
+        array[:rows] = input.detach().to(self.dtype).reshape(rows, self.fan_in).numpy()
+        output = np.empty((len(array), self.fan_out), array.dtype)
         for function, operands in self._operations(array, output, grouped):
             function(*operands)
-        return torch.from_numpy(output)
+        return torch.from_numpy(output[:rows]).reshape(*input.shape[:-1], self.fan_out)
 
     def _in_torch(self, input: Tensor, grouped: tuple[int, ...]) -> Tensor:
         samples = input.reshape(grouped).to(self.dtype)
@@ -198,6 +212,49 @@ class _Plan:
         if self.shared is not None:
             return self.shared(samples.reshape(-1, self.fan_in)).reshape(output.shape) + output
         return output if self.bias is None else output + self.bias
+
+
+class RoutedModel:
+    """A model of routed layers, called with one row per slot.
+
+    Args:
+        model: whose layers were adapted by `route_model`.
+        route: of these layers.
+    """
+
+    def __init__(self, model: nn.Module, route: Route) -> None:
+        self.model, self.route = model, route
+        self._on_array = array_forward(model)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles look at their own layers anew."""
+        return {"model": self.model, "route": self.route}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Look at the layers anew."""
+        self.__init__(state["model"], state["route"])  # type: ignore[misc]
+
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether arrays go through faster than tensors."""
+        return self._on_array is not None
+
+    def __call__(self, batch: Any, ids: Tensor) -> Any:
+        """Return what the individuals give, one row per slot.
+
+        Args:
+            batch: `[B, ...]` on the model's device; a float32 array `[B, D]` where `takes_arrays`.
+            ids: int64 `[B]` on this device, which individual sees each row; while the same tensor
+                is passed, unchanged, nothing is gathered anew.
+
+        Returns:
+            What the model returns; an array may come back for an array.
+        """
+        self.route.set(ids)
+        if not isinstance(batch, np.ndarray):
+            return self.model(batch)
+        output = None if self._on_array is None else self._on_array(batch)
+        return self.model(torch.from_numpy(batch)) if output is None else output
 
 
 def route_model(

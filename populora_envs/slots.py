@@ -99,6 +99,11 @@ class Slots:
         """Return a copy of the observations of `rows` as the policy takes them, `[B, *obs]`."""
         return self.encoder.batch(self._buffer, rows, self.device)
 
+    def array(self, rows: Any) -> np.ndarray:
+        """Return a copy of what `batch` holds as one array on the CPU, for vectors and images."""
+        picked: np.ndarray = self._buffer[0][rows]
+        return picked.copy() if isinstance(rows, slice) else picked  # indices copy already
+
     def seen(self, rows: Any) -> np.ndarray:
         """Return the encoded observations of `rows` as an array that the next step overwrites."""
         seen: np.ndarray = self._buffer[0][rows]

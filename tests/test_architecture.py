@@ -25,7 +25,8 @@ FLOORS = (
     {"action_map", "actions", "genetics"},
     {"action_head", "action_noise", "box_map", "operators", "routing"},
     {"fused"},
-    {"invariance", "plans"},
+    {"plans"},
+    {"invariance"},
     {
         "action_arrays",
         "batching",

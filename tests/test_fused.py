@@ -55,7 +55,11 @@ def test_it_equals_the_layers_called_one_by_one(activation, width, fused_runs):
     pop = population(nn.Linear(4, width), activation(), nn.Linear(width, 2), activation())
     x, ids = numbers(11, 4), torch.arange(11) % 5
     fused = pop.routed(x, ids)
-    assert torch.equal(fused, one_by_one(pop, x, ids))
+    called = one_by_one(pop, x, ids)
+    if activation is nn.Tanh:  # NumPy's
+        torch.testing.assert_close(fused, called, rtol=1e-6, atol=1e-6)
+    else:
+        assert torch.equal(fused, called)
     assert fused_runs == [activation is not nn.LeakyReLU, False]
 
 

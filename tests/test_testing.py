@@ -37,14 +37,14 @@ class Nested(Clock):
 
 
 GOOD = {
-    "clock": (Clock, "DuckEnvs", 2),
-    "nested": (Nested, "DuckEnvs", 2),
+    "clock": (Clock, "GymnasiumEnvs", 2),
+    "nested": (Nested, "GymnasiumEnvs", 2),
     "old": (OldClock, "DuckEnvs", 2),
     "duck": (DuckClock, "DuckEnvs", 2),
     "dm": (DmClock, "DmEnvs", 2),
-    "cartpole": ("CartPole-v1", "DuckEnvs", 2),
-    "blackjack": ("Blackjack-v1", "DuckEnvs", 2),
-    "pendulum": (functools.partial(gymnasium.make, "Pendulum-v1"), "DuckEnvs", 2),
+    "cartpole": ("CartPole-v1", "GymnasiumEnvs", 2),
+    "blackjack": ("Blackjack-v1", "GymnasiumEnvs", 2),
+    "pendulum": (functools.partial(gymnasium.make, "Pendulum-v1"), "GymnasiumEnvs", 2),
     "dm_control": ("dm_control/cartpole-balance", "DmEnvs", 2),
     "cartpoles": (functools.partial(gymnasium.make_vec, "CartPole-v1", 3), "WaveVector", 3),
     **{
@@ -84,7 +84,7 @@ def test_every_built_in_adapter_passes(make, adapter, slots):
 def test_the_report_says_what_was_found():
     found = check_adapter(lambda: Clock(5), num_envs=3, steps=10)
     assert found == AdapterReport(
-        adapter="DuckEnvs",
+        adapter="GymnasiumEnvs",
         num_slots=3,
         observation_space=Clock().observation_space,
         action_space=Clock().action_space,

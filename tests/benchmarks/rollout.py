@@ -130,7 +130,7 @@ def build(interactor: EnvInteractor, case: Case) -> Population:
     if not hasattr(space, "n"):
         layers.append(torch.nn.Tanh())
     population = interactor.population(
-        torch.nn.Sequential(*layers), pop_size=case.pop_size, low_rank=8
+        torch.nn.Sequential(*layers), pop_size=case.pop_size, low_rank=4
     )
     for _ in range(case.evolve):
         population.evolve_(interactor.evaluate(population))
