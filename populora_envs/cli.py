@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from populora_envs.environments import MAX_COPIES
 from populora_envs.evolution import evolve_with_env
 from populora_envs.interactor import EnvInteractor
+from populora_envs.players import MAX_COPIES
 from populora_envs.settings import EvolveSettings, GeneticSettings
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -28,6 +28,8 @@ class Evolve(EvolveSettings, GeneticSettings):
     """Action head: categorical, squashed_gaussian or beta; None means the deterministic action."""
     epsilon: float = 0.7
     """Size of a mutation, in units of 1/sqrt(fan-in)."""
+    num_workers: int | str = "auto"
+    """Processes that play episodes; 0 means this one, auto what the first episodes show to be faster."""
     progress: bool = True
     """Show one line with best, champion and env-steps/s."""
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from populora_envs.adapter import close_all
 from populora_envs.evaluation import Evaluation
+from populora_envs.players import Players
 from populora_envs.policy import Actor
 from populora_envs.seeds import Purpose, job_seeds
 from populora_envs.settings import at_least
-from populora_envs.slots import Slots
 from populora_envs.sources import open_sources
 from populora_envs.spaces import Encoder, check_same
 
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
+    from populora_envs.adapter import Adapter
     from populora_envs.rescale import Range
+    from populora_envs.slots import Slots
 
 DEFAULT_HORIZON = 1000
 """Most steps of an episode where neither the user nor the environment names a limit."""
-
-MAX_COPIES = 64
-"""Most copies of an id, class or factory that are made without being asked for."""
 
 
 class Environments:
@@ -45,6 +44,7 @@ class Environments:
         *,
         num_envs: int | None,
         seed: int,
+        num_workers: int | str,
         to_range: Range | None,
         from_range: Range | None,
         flatten: bool,
@@ -52,15 +52,16 @@ class Environments:
         self.seed = int(seed)
         self.from_range, self.to_range = from_range, to_range
         self._said: set[str] = set()
-        self._sources = open_sources(envs, num_envs)
+        self._sources = open_sources(envs, num_envs, one_each=num_workers != 0)
         try:
             self._check_spaces()
             self.encoder = Encoder(self.observation_space, flatten=flatten)
             self._actor_of: tuple[Any, Actor] = (None, self._bind(None))
-            self._entries = self._make_entries()
+            sources = list(self._sources.values())
+            self.players = Players(sources, self.encoder, num_workers, self.seed)
             self._say_what_cannot_be()
         except BaseException:
-            self.close()
+            close_all(self._sources.values())
             raise
 
     def _first(self) -> Any:
@@ -79,7 +80,7 @@ class Environments:
     @property
     def num_envs(self) -> int:
         """Slots in all entries together; an id, class or factory gets more when they are of use."""
-        return sum(source.adapter.num_slots for source in self._sources.values())
+        return sum(source.num_slots for source in self._sources.values())
 
     def _check_spaces(self) -> None:
         first = next(iter(self._sources))
@@ -88,10 +89,6 @@ class Environments:
             names = (repr(name), repr(first))
             check_same(self.observation_space, adapter.observation_space, *names, "observation")
             check_same(self.action_space, adapter.action_space, *names, "action")
-
-    def _make_entries(self) -> list[Slots]:
-        device = torch.device("cpu")
-        return [Slots(source.adapter, self.encoder, device) for source in self._sources.values()]
 
     def _say_once(self, message: str) -> None:
         if message not in self._said:
@@ -121,24 +118,19 @@ class Environments:
         self,
         action: Any,
         horizon: int | None,
-        num_jobs: int,
         device: torch.device,
         *,
         sample: bool | None = None,
+        copies: int | None = None,
     ) -> Evaluation:
-        """Return what plays jobs here; grows to at most `num_jobs` slots where it may."""
-        grown = [source.grow(min(num_jobs, MAX_COPIES)) for source in self._sources.values()]
-        if any(grown):
-            self._entries = self._make_entries()
-        for slots in self._entries:
-            slots.device = device
-        horizons = [self._horizon(slots, horizon) for slots in self._entries]
-        return Evaluation(self._entries, self._actor(action), horizons, sample)
+        """Return what plays jobs of policies on `device`."""
+        horizons = [self._horizon(source.adapter, horizon) for source in self._sources.values()]
+        return Evaluation(self.players, self._actor(action), horizons, device, sample, copies)
 
-    def _horizon(self, slots: Slots, horizon: int | None) -> int:
+    def _horizon(self, adapter: Adapter, horizon: int | None) -> int:
         if horizon is not None:
             return at_least("horizon", horizon, 1)
-        limit = slots.adapter.time_limit
+        limit = adapter.time_limit
         if limit is None:
             self._say_once(
                 f"the environment names no time limit: episodes end after {DEFAULT_HORIZON} steps; "
@@ -198,14 +190,15 @@ class Environments:
         return entry.batch(slice(None)), *tensors
 
     def _only_entry(self) -> Slots:
-        if len(self._entries) > 1:
+        entries = self.players.here(1, torch.device("cpu"))
+        if len(entries) > 1:
             message = "reset and step want one environment, not a dict: use evaluate"
             raise ValueError(message)
-        return self._entries[0]
+        return entries[0]
 
     def close(self) -> None:
         """Close what was opened here; a second call is harmless."""
-        close_all(self._sources.values())
+        self.players.close()
 
     def __enter__(self) -> Self:
         return self

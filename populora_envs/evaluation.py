@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -11,21 +10,17 @@ from torch import Tensor
 
 from populora_envs.adapter import noted
 from populora_envs.fitness import nonfinite_last
-from populora_envs.jobs import JobQueue, make_jobs
-from populora_envs.rollout import JobResult, play
-from populora_envs.seeds import derive_seed, seeded_globals
+from populora_envs.stage import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    import numpy as np
+    from collections.abc import Sequence
 
     from populora_envs.jobs import Job
     from populora_envs.normalizer import Moments
+    from populora_envs.players import Players
     from populora_envs.policy import Actor
     from populora_envs.population import Population
-    from populora_envs.rollout import Forward
-    from populora_envs.slots import Slots
+    from populora_envs.rollout import Forward, JobResult
 
 
 class Evaluated(NamedTuple):
@@ -46,25 +41,34 @@ class Evaluated(NamedTuple):
     """Of the observations of each job, in the order of the jobs, where they were asked for."""
     env_steps: int
     seconds_env: float
+    """Spent in the simulator, added up over workers."""
     seconds_forward: float
+    """Spent on policies and actions, added up over workers."""
 
 
 class Evaluation:
     """Plays jobs on all entries of a dict of environments.
 
     Args:
-        entries: the slots of each entry.
+        players: who plays them.
         actor: from outputs to actions.
-        horizon: most steps of an episode, per entry.
+        horizons: most steps of an episode, per entry.
+        device: of the policies.
         sample: whether heads draw their actions; None leaves it to the head.
+        copies: most copies of an id, class or factory that its jobs ask for; None means one per job.
     """
 
     def __init__(
-        self, entries: Sequence[Slots], actor: Actor, horizon: Sequence[int], sample: bool | None
+        self,
+        players: Players,
+        actor: Actor,
+        horizons: Sequence[int],
+        device: torch.device,
+        sample: bool | None,
+        copies: int | None = None,
     ) -> None:
-        self.entries = entries
-        self.actor = actor
-        self.horizon = horizon
+        self.players, self.actor, self.device = players, actor, device
+        self.horizons, self.copies = tuple(horizons), copies
         self.draws = actor.draws if sample is None else sample
 
     def __call__(
@@ -77,24 +81,17 @@ class Evaluation:
     ) -> Evaluated:
         """Play every individual on every seed in every entry.
 
-        User code that draws from global generators does so under ones seeded here; they are restored
-        afterwards, and a warning says that such numbers depend on how episodes are spread.
+        Where user code draws from global generators, a warning says that such numbers depend on how
+        episodes are spread.
         """
-        jobs = make_jobs(pop_size, episode_seeds)
-        global_seed = derive_seed("globals", *episode_seeds) % 2**31
-        with _one_thread(), seeded_globals(global_seed) as drew:
-            played = [
-                play(
-                    slots, forward, self._act, JobQueue(jobs).take, most, with_moments=with_moments
-                )
-                for slots, most in zip(self.entries, self.horizon, strict=True)
-            ]
-        if drew[0] and not self.actor.warned_of_globals:
+        task = Task(pop_size, tuple(episode_seeds), self.horizons, self.draws, with_moments)
+        copies = self.copies or len(task.jobs())
+        shown = self.players.play(forward, task, self.actor, self.device, copies)
+        if shown.drew_globals and not self.actor.warned_of_globals:
             self.actor.warned_of_globals = True
             _warn_of_globals()
-        results = [_in_order(entry.results, jobs) for entry in played]
-        seconds = (sum(p.seconds_env for p in played), sum(p.seconds_forward for p in played))
-        return _gathered(results, pop_size, *seconds)
+        results = [_in_order(entry, task.jobs()) for entry in shown.results]
+        return _gathered(results, pop_size, shown.seconds_env, shown.seconds_forward)
 
     def of_population(self, population: Population, episode_seeds: Sequence[int]) -> Evaluated:
         """Play a population; what it saw is proposed to its normaliser, where it has one.
@@ -112,23 +109,6 @@ class Evaluation:
         if normalizer is not None:
             normalizer.propose_(m for m in evaluated.moments if m.squares.isfinite().all())
         return evaluated
-
-    def _act(self, output: Any, keys: Callable[[], Tensor], count: int) -> tuple[Any, np.ndarray]:
-        return self.actor.act(output, keys() if self.draws else None, count)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch use one thread, as numbers may depend on how many share a product.
-
-    Policies of a few rows are also faster so: threads that wait for a busy core cost milliseconds.
-    """
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(count)
 
 
 def _in_order(results: list[JobResult], jobs: list[Job]) -> list[JobResult]:

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import platform
 from contextlib import nullcontext
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
     horizon: int | None = None,
     num_episodes: int = 1,
     seed: int = 0,
+    num_workers: int | str = 0,
     eval_seed: int = 0,
     progress: bool = False,
     target_fitness: float | None = None,
@@ -78,6 +80,7 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         horizon: most steps of an episode; None means the environment's limit, else 1000.
         num_episodes: of each individual in a generation.
         seed: of everything that is drawn.
+        num_workers: as in `EnvInteractor`; what ``"auto"`` chose is written to config.json.
         eval_seed: behind `population.eval_seed`, for fitness functions.
         progress: show one line with best, champion and env-steps/s.
         target_fitness: stop once a champion's mean less one standard error reaches at least this over
@@ -112,7 +115,7 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         population, judge = _prepare(interactor, model, action, fitness, settings)
         functions = {"action": _name(action), "fitness": _name(fitness)}
         described = {**_described(settings, interactor, choices), **functions}
-        plan = Plan(settings, described, _machine(), choices, on_generation)
+        plan = Plan(settings, described, partial(_machine, interactor), choices, on_generation)
         champion, history = Run(population, judge, plan).play()
         policy = champion if interactor is None else interactor.policy(champion, action)
     return (policy, history) if return_history else policy
@@ -150,6 +153,7 @@ def _interactor(envs: Any, settings: EvolveSettings) -> EnvInteractor:
         num_envs=settings.num_envs,
         device=settings.device,
         seed=settings.seed,
+        num_workers=settings.num_workers,
         to_range=settings.to_range,
         from_range=settings.from_range,
         standardize=settings.standardize,
@@ -178,10 +182,11 @@ def _prepare(
     population = interactor.population(model, action=action, **own)
     if fitness is not None:
         return population, FunctionJudge(fitness)
-    jobs = settings.pop_size * settings.num_episodes
-    where = (action, settings.horizon, jobs, population.device)
-    generation = interactor.evaluation(*where)
-    trials = interactor.evaluation(*where, sample=False)
+    where = (action, settings.horizon, population.device)
+    copies = settings.pop_size * settings.num_episodes
+    interactor.players.expect(settings.num_generations)
+    generation = interactor.evaluation(*where, copies=copies)
+    trials = interactor.evaluation(*where, sample=False, copies=copies)
     return population, RolloutJudge(generation, trials, settings.seed, settings.num_episodes)
 
 
@@ -214,10 +219,13 @@ def _name(thing: Any) -> Any:
     return _plain(thing)
 
 
-def _machine() -> dict[str, Any]:
+def _machine(interactor: EnvInteractor | None) -> dict[str, Any]:
     """Return what a run was made with."""
     packages = ("populora-envs", "torch", "numpy", "gymnasium")
+    players = None if interactor is None else interactor.players
     return {
+        "workers": 0 if players is None else players.num_workers,
+        "workers_chosen": "" if players is None else players.choice,
         "versions": {"python": platform.python_version(), **{p: _version(p) for p in packages}},
         "machine": f"{platform.system()} {platform.machine()}",
     }

@@ -32,6 +32,7 @@ MAY_DIFFER = frozenset(
         "resume",
         "device",
         "num_envs",
+        "num_workers",
     }
 )
 """Settings that may be others when a run goes on."""
@@ -44,14 +45,14 @@ class Plan:
     Attributes:
         settings: of the run.
         described: everything that must be the same when the run goes on, as plain values.
-        machine: versions and the machine, for config.json.
+        machine: returns versions and the machine, for config.json, which is renewed when it changes.
         choices: for `Population.evolve_`.
         on_generation: called with the population and its entry of the history.
     """
 
     settings: EvolveSettings
     described: dict[str, Any]
-    machine: dict[str, Any]
+    machine: Callable[[], dict[str, Any]]
     choices: dict[str, Any]
     on_generation: OnGeneration | None = None
 
@@ -88,8 +89,15 @@ class Run:
         else:
             check_settings(saved["settings"], plan.described, MAY_DIFFER)
             self._restore(saved)
-        if self.files is not None:
-            self.files.save_config({**plan.described, **plan.machine})
+        self._machine: dict[str, Any] = {}
+        self._note_machine()
+
+    def _note_machine(self) -> None:
+        """Write config.json, where it would say something else than it does."""
+        machine = self.plan.machine()
+        if self.files is not None and machine != self._machine:
+            self._machine = machine
+            self.files.save_config({**self.plan.described, **machine})
 
     def _saved(self) -> dict[str, Any] | None:
         if self.files is None:
@@ -143,6 +151,7 @@ class Run:
         entry = self._entry(judged, seconds_evolution)
         self.history.append(entry)
         self._save(has_new_champion)
+        self._note_machine()
         played = self.env_steps + self.contest.env_steps - before
         progress.update(entry, played / (perf_counter() - start))
         if self.plan.on_generation is not None:

@@ -14,7 +14,7 @@ from populora_envs.fitness import call_fitness, nonfinite_last
 from populora_envs.normalizer import Normalizer, Standardized
 from populora_envs.policy import Policy, build_model, plain_module
 from populora_envs.population import Population
-from populora_envs.routing import invariant_copy
+from populora_envs.routing import PlainModel
 from populora_envs.seeds import Purpose, job_seeds
 from populora_envs.settings import at_least
 from populora_envs.targets import check_base, find_targets
@@ -51,6 +51,10 @@ class EnvInteractor(Environments):
         num_envs: copies of an id, class or factory; None means min(individuals * episodes, 64).
         device: of populations made here; None means `Population`'s rule.
         seed: of everything drawn here.
+        num_workers: processes that play episodes, each on its share of the environments; 0 plays in
+            this process, ``"auto"`` lets the first episodes tell what is faster. Results are the
+            same wherever the environment can be seeded per episode. Environments given as instances
+            are inherited by a fork, ids, classes and factories are made in each worker.
         to_range: of the actions sent to a Box; a pair, arrays or a Box; None means its bounds.
         from_range: of the numbers a policy or function gives for a Box; None means the units of the
             environment. The range of an action head goes before it.
@@ -63,13 +67,14 @@ class EnvInteractor(Environments):
         TypeError: for what is no environment.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per choice, each with its default
         self,
         envs: Any,
         *,
         num_envs: int | None = None,
         device: torch.device | str | None = None,
         seed: int = 0,
+        num_workers: int | str = 0,
         to_range: Range | None = None,
         from_range: Range | None = (-1.0, 1.0),
         standardize: bool | None = None,
@@ -80,6 +85,7 @@ class EnvInteractor(Environments):
             envs,
             num_envs=num_envs,
             seed=seed,
+            num_workers=num_workers,
             to_range=to_range,
             from_range=from_range,
             flatten=flatten,
@@ -181,8 +187,7 @@ class EnvInteractor(Environments):
             episodes = range(at_least("num_episodes", num_episodes, 1))
             generation = population.generation
             episode_seeds = job_seeds(self.seed, Purpose.SELECTION, generation, episodes)
-        jobs = population.pop_size * len(episode_seeds)
-        evaluation = self.evaluation(action, horizon, jobs, population.device, sample=sample)
+        evaluation = self.evaluation(action, horizon, population.device, sample=sample)
         evaluated = evaluation.of_population(population, episode_seeds)
         _name_nonfinite(evaluated.fitnesses)
         return evaluated
@@ -208,9 +213,8 @@ class EnvInteractor(Environments):
             action = policy.actor.head
         episodes = range(at_least("num_episodes", num_episodes, 1))
         seeds = job_seeds(self.seed, Purpose.REPORT, 0, episodes)
-        evaluation = self.evaluation(action, horizon, num_episodes, device_of(model), sample=False)
-        routed = invariant_copy(model)
-        evaluated = evaluation(lambda batch, _ids: routed(batch), 1, seeds)
+        evaluation = self.evaluation(action, horizon, device_of(model), sample=False)
+        evaluated = evaluation(PlainModel(model), 1, seeds)
         returns = evaluated.returns[0]
         spread = float(returns.std()) if len(returns) > 1 else float("nan")
         return PolicyScore(

@@ -115,6 +115,9 @@ class InstalledForward:
         """Let `layer` compute with this; it keeps its class, its name and its weights."""
         layer.__dict__["forward"] = self
 
+    def forget(self) -> None:
+        """Make anew, at the next call, what was made from weights: they have changed unseen."""
+
 
 class TiledLinear(InstalledForward):
     """The forward of a base layer that nobody adapts, independent of who else is in the batch."""
@@ -135,7 +138,7 @@ class TiledLinear(InstalledForward):
         return output.reshape(*input.shape[:-1], output.shape[-1])
 
     def forget(self) -> None:
-        """Read the weight anew at the next call, as after changes that nothing has counted."""
+        """Read the weight anew at the next call."""
         self._tiles = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -173,6 +176,14 @@ class Unfused(InstalledForward):
             return type(self.encoder).forward(self.encoder, *args, **kwargs)
         finally:
             torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+def forget_plans(model: nn.Module) -> None:
+    """Let all installed forwards of `model` make anew what they made from weights."""
+    for layer in model.modules():
+        forward = layer.__dict__.get("forward")
+        if isinstance(forward, InstalledForward):
+            forward.forget()
 
 
 def make_invariant(model: nn.Module) -> None:

@@ -58,6 +58,7 @@ class Actor:
         from_range: Range | None,
         to_range: Range | None,
     ) -> None:
+        self._arguments = action, space, from_range, to_range
         self.head = _head(action, space)
         self.space = space
         self.is_ours = isinstance(self.head, (ActionHead, DirectHead))
@@ -70,6 +71,10 @@ class Actor:
         self._direct: Direct | None = None
         if isinstance(self.head, DirectHead):
             self._direct = _direct(space, self._map)
+
+    def __reduce__(self) -> tuple[type[Actor], tuple[Any, ...]]:
+        """Copies and pickles are made from the same arguments."""
+        return Actor, self._arguments
 
     @property
     def draws(self) -> bool:

@@ -60,6 +60,7 @@ def play(
     horizon: int,
     *,
     with_moments: bool = False,
+    seats: np.ndarray | None = None,
 ) -> Played:
     """Play jobs until `take_job` returns None.
 
@@ -74,9 +75,12 @@ def play(
         take_job: returns the next job or None.
         horizon: most steps of an episode.
         with_moments: return the moments of each job's observations.
+        seats: int64 `[at least N, 2]`, where individual and episode of each slot are shown to who
+            looks on from another process; -1 at rest.
     """
     slots.stop()
     run = _Run(slots, forward, act, take_job, horizon, with_moments=with_moments)
+    run.seats = seats
     try:
         with torch.inference_mode():
             return run.play()
@@ -120,6 +124,7 @@ class _Run:
         self.by_arrays = takes_arrays and slots.device.type == "cpu"
         self.ids = torch.zeros(0, dtype=torch.int64)
         self.sums: np.ndarray | None = None
+        self.seats: np.ndarray | None = None
         if with_moments:
             self.sums = np.zeros((2, count, *(slots.encoder.shape or ())))
         self.results: list[JobResult] = []
@@ -158,6 +163,8 @@ class _Run:
                 self.exhausted = True
                 break
             self.jobs[slot] = job
+            if self.seats is not None:
+                self.seats[slot] = job.individual, job.episode
             self.seeds[slot], self.individuals[slot] = job.seed, job.individual
             started[slot] = True
         self.returns[started] = 0.0
@@ -236,5 +243,7 @@ class _Run:
                 moments = moments_of(length, self.sums[0, slot], self.sums[1, slot])
             total = float(self.returns[slot])
             self.results.append(JobResult(job, total, length, end, moments))
+            if self.seats is not None:
+                self.seats[slot] = -1
         self.slots.rest(over)
         self._choose_rows()

@@ -20,6 +20,7 @@ from populora_envs.invariance import (
     TILE,
     InstalledForward,
     Tiles,
+    forget_plans,
     make_invariant,
 )
 from populora_envs.plans import ArrayChain, Route, TensorChain, materialises
@@ -83,7 +84,7 @@ class RoutedLinear(ArrayLayer):
         return (self.weight.detach().to(wide) + change).to(self.weight.dtype)
 
     def forget(self) -> None:
-        """Plan anew at the next call, as after changes that nothing has counted."""
+        """Plan anew at the next call."""
         self._plan = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -234,6 +235,10 @@ class RoutedModel:
         """Look at the layers anew."""
         self.__init__(state["model"], state["route"])  # type: ignore[misc]
 
+    def forget(self) -> None:
+        """Plan anew at the next call, as after changes from another process."""
+        forget_plans(self.model)
+
     @property
     def takes_arrays(self) -> bool:
         """Whether arrays go through faster than tensors."""
@@ -276,6 +281,26 @@ def route_model(
     make_invariant(model)
     fuse(model)
     return routed
+
+
+class PlainModel:
+    """A plain model, called with one row per slot whoever sits there.
+
+    Args:
+        model: it is not changed; the copy that is called uses its parameters.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = invariant_copy(model)
+
+    def forget(self) -> None:
+        """Read weights anew at the next call, as after changes from another process."""
+        forget_plans(self.model)
+
+    def __call__(self, batch: Any, ids: Tensor) -> Any:
+        """Return what the model gives for a batch."""
+        del ids
+        return self.model(batch)
 
 
 def invariant_copy(model: nn.Module) -> nn.Module:

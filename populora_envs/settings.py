@@ -60,6 +60,8 @@ class EvolveSettings:
     """Episodes of each individual in a generation."""
     seed: int = 0
     """Seed of everything that is drawn."""
+    num_workers: int | str = 0
+    """Processes that play episodes; 0 means this one, auto what the first episodes show to be faster."""
     eval_seed: int = 0
     """Seed behind population.eval_seed, for fitness functions."""
     progress: bool = False

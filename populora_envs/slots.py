@@ -29,6 +29,8 @@ class Slots:
         adapter: of the simulator.
         encoder: of its observations.
         device: where batches go.
+        worker: of which of how many workers these slots are, ``(number, count)``; it has every
+            count-th slot, which errors name as they are counted over all workers.
 
     Attributes:
         acting: `[N]` bool, the slots in the middle of an episode; changed by `begin`, `rest`, `stop`.
@@ -36,7 +38,14 @@ class Slots:
         seconds: spent in the simulator.
     """
 
-    def __init__(self, adapter: Adapter, encoder: Encoder, device: torch.device) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        encoder: Encoder,
+        device: torch.device,
+        worker: tuple[int, int] | None = None,
+    ) -> None:
+        self.worker = worker
         self.adapter = adapter
         self.device = device
         self.encoder = encoder
@@ -133,9 +142,12 @@ class Slots:
         if not blamed(error):
             everyone = range(self.num_slots) if asked is None else np.flatnonzero(asked).tolist()
             blame(error, *everyone)
-        slots = blamed(error)
+        slots, of = blamed(error), f"of {self.num_slots}"
+        if self.worker is not None:
+            number, count = self.worker
+            slots, of = tuple(number + i * count for i in slots), f"in worker {number}"
         where = f"slot {slots[0]}" if len(slots) == 1 else f"one of the slots {_few(slots)}"
-        error.add_note(f"in {where} of {self.num_slots}")
+        error.add_note(f"in {where} {of}")
 
     def rest(self, slots: np.ndarray) -> None:
         """Let slots leave: their episode has ended, or was cut."""

@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 Factory = Callable[[], Any]
 
 
-def open_sources(envs: Any, num_envs: int | None = None) -> dict[str, Source]:
+def open_sources(
+    envs: Any, num_envs: int | None = None, *, one_each: bool = False
+) -> dict[str, Source]:
     """Return the sources behind `envs`, by the keys of a dict, else under ``""``.
 
     Args:
         envs: an environment, a list or dict of them, a vector environment, an id, a class or a
             factory of any of these; members of a list may be ids, classes and factories too.
         num_envs: copies of an id, class or factory; None makes one now, and more when they pay.
+        one_each: make one now whatever `num_envs` says.
 
     Raises:
         ValueError: where there is no environment, or an id or factory is of no use.
@@ -30,14 +33,14 @@ def open_sources(envs: Any, num_envs: int | None = None) -> dict[str, Source]:
     if num_envs is not None:
         num_envs = at_least("num_envs", num_envs, 1)
     if not isinstance(envs, Mapping):
-        return {"": Source(envs, num_envs)}
+        return {"": Source(envs, num_envs, one_each=one_each)}
     if not envs:
         message = "the dict of environments is empty: pass at least one environment"
         raise ValueError(message)
     opened: dict[str, Source] = {}
     try:
         for name, member in envs.items():
-            opened[str(name)] = Source(member, num_envs)
+            opened[str(name)] = Source(member, num_envs, one_each=one_each)
     except BaseException:
         close_all(opened.values())
         raise
@@ -49,17 +52,19 @@ class Source:
 
     Args:
         envs: as in `open_sources`, but no dict.
-        num_envs: copies of an id, class or factory; None lets `grow` add some.
+        num_envs: copies of an id, class or factory; None lets `grow` make as many as are of use.
+        one_each: make one copy now, and those of `num_envs` when `grow` is called.
 
     Attributes:
         adapter: over all of them.
     """
 
-    def __init__(self, envs: Any, num_envs: int | None) -> None:
+    def __init__(self, envs: Any, num_envs: int | None, *, one_each: bool = False) -> None:
         self._owned: list[Any] = []
         self._members: list[Any] = []
         self._factory: Factory | None = None
-        self._may_grow = num_envs is None
+        self._makers: list[Factory] | None = None
+        self._num_envs, self._one_each = num_envs, one_each
         try:
             self._open(envs, num_envs)
             self.adapter: Adapter = simulators.adapt(self._members)
@@ -74,10 +79,15 @@ class Source:
         factory = as_factory(envs)
         if factory is not None:
             envs = self._make(factory)
-            if not isinstance(envs, (list, tuple, Mapping)) and is_single(envs):
-                self._members, self._factory = [envs], factory
-                self._copy(num_envs or 1)
-                return
+            if not isinstance(envs, (list, tuple, Mapping)):
+                self._makers = [factory]
+                if is_single(envs):
+                    self._members, self._factory = [envs], factory
+                    self._copy(1 if self._one_each else num_envs or 1)
+                    return
+        elif isinstance(envs, (list, tuple)):
+            makers = [as_factory(member) for member in envs]
+            self._makers = None if None in makers else makers  # type: ignore[assignment]
         if num_envs is not None:
             message = (
                 "num_envs makes copies of an id, of a class, or of a factory of single environments; "
@@ -142,11 +152,52 @@ class Source:
 
     def grow(self, count: int) -> bool:
         """Make copies until there are `count`, where we may; return whether there are new ones."""
-        if not self._may_grow or self._factory is None or len(self._members) >= count:
+        count = count if self._num_envs is None else self._num_envs
+        if self._factory is None or len(self._members) >= count:
             return False
         self._copy(count)
         self.adapter = simulators.adapt(self._members)
         return True
+
+    @property
+    def num_slots(self) -> int:
+        """How many slots there are, or will be by the first use."""
+        return max(self.adapter.num_slots, self._num_envs or 0)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether other processes can make these environments themselves."""
+        return self._makers is not None
+
+    @property
+    def most_slots(self) -> int | None:
+        """How many slots there will be at most; None where that is open, or each process has its own."""
+        if self._factory is not None:
+            return self._num_envs
+        return None if self._is_vector_maker else self.adapter.num_slots
+
+    @property
+    def _is_vector_maker(self) -> bool:
+        return (
+            self._makers is not None and len(self._makers) == 1 and not is_single(self._members[0])
+        )
+
+    def why_not_shared(self) -> str | None:
+        """Return why several processes cannot each take some of the slots, None where they can."""
+        if not self.is_made and not all(is_single(member) for member in self._members):
+            return (
+                "a vector environment is one simulator: pass what makes it, for each worker its own"
+            )
+        return None
+
+    def share(self, number: int, count: int) -> tuple[Any, int | None]:
+        """Return the arguments of the source that has every count-th slot, from `number` on."""
+        if self._factory is not None:
+            copies = None if self._num_envs is None else len(range(number, self._num_envs, count))
+            return self._factory, copies
+        if self._makers is None:
+            return self._members[number::count], None
+        return (self._makers[0] if self._is_vector_maker else self._makers[number::count]), None
 
     def close(self) -> None:
         """Close the environments that were made here; what the user opened stays open."""

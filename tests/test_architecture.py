@@ -20,6 +20,10 @@ FLOORS = (
     {"interactor"},
     {"environments", "evolve"},
     {"champion", "checkpoint", "evaluation", "judges", "report"},
+    {"players"},
+    {"workers"},
+    {"worker"},
+    {"stage"},
     {"rollout", "testing"},
     {"policy", "population", "slots", "sources"},
     {"action_map", "actions", "genetics"},
@@ -39,7 +43,17 @@ FLOORS = (
         "simulators",
         "targets",
     },
-    {"adapter", "jobs", "rescale", "seeds", "settings", "slot_actions", "spaces"},
+    {
+        "adapter",
+        "jobs",
+        "processes",
+        "rescale",
+        "seeds",
+        "settings",
+        "shared",
+        "slot_actions",
+        "spaces",
+    },
 )
 MAY_IMPORT = {
     module: set().union(*FLOORS[number + 1 :])

@@ -16,7 +16,7 @@ def population_of(pop_size=4):
 
 
 def rollout_judge(interactor, population, num_episodes=2, seed=3, action=None):
-    where = (action, 8, population.pop_size * num_episodes, population.device)
+    where = (action, 8, population.device)
     generation = interactor.evaluation(*where)
     trials = interactor.evaluation(*where, sample=False)
     return RolloutJudge(generation, trials, seed, num_episodes)

@@ -1,0 +1,173 @@
+"""Processes that work for this one and never outlive it."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Target = Callable[[Connection], None]
+
+SECONDS_TO_END = 1.0
+"""How long a process that was asked to end may take."""
+
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux' prctl
+
+
+class Worker(Protocol):
+    """A running process and the channel to it."""
+
+    channel: Connection
+    pid: int
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for its end; return its exit code, minus the signal that killed it, None while it runs."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+
+class Forked:
+    """A copy of this process, with everything in it.
+
+    Args:
+        target: called in the copy with its end of the channel.
+        others: channels to earlier workers, which the copy must not keep open.
+    """
+
+    def __init__(self, target: Target, others: Sequence[Connection]) -> None:
+        self.channel, theirs = multiprocessing.Pipe()
+        mine = [*others, self.channel]
+
+        def run() -> None:
+            for channel in mine:
+                channel.close()
+            belong_to_parent()
+            target(theirs)
+
+        self._process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
+        with warnings.catch_warnings():
+            # Later Pythons warn of threads, which those of BLAS are too; they are idle and not used.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
+        theirs.close()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for its end; return its exit code, None while it runs."""
+        self._process.join(seconds)
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+
+class Spawned:
+    """A fresh interpreter, which needs no guard in the user's script.
+
+    Args:
+        module: whose function `run_spawned` is called with its end of the channel.
+    """
+
+    def __init__(self, module: str) -> None:
+        self.channel, theirs = multiprocessing.Pipe()
+        command = (
+            f"import sys; sys.path[:] = {sys.path!r}; import {module} as m; "
+            f"m.run_spawned({theirs.fileno()})"
+        )
+        # Its own group: an interrupt from the keyboard reaches this process alone.
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", command], pass_fds=[theirs.fileno()], process_group=0
+        )
+        theirs.close()
+        self.pid = self._process.pid
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for its end; return its exit code, None while it runs."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+
+def why_no_fork() -> str | None:
+    """Return why this process cannot be copied, None where it can."""
+    if "fork" not in multiprocessing.get_all_start_methods():
+        return f"{sys.platform} cannot fork processes"
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return "CUDA is in use, which does not survive a fork"
+    count = threading.active_count()
+    if count > 1:
+        return f"{count} Python threads are running, and a fork would copy one of them alone"
+    return None
+
+
+def belong_to_parent() -> None:
+    """Let this process ignore the keyboard and end when its parent does, where the system can."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def describe_exit(code: int | None) -> str:
+    """Say how a process ended."""
+    if code is None:
+        return "closed its channel"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def end_all(workers: Sequence[Worker]) -> None:
+    """End processes: close their channels, give them a moment, then kill them."""
+    for worker in workers:
+        worker.channel.close()
+    for worker in workers:
+        if worker.wait(SECONDS_TO_END) is None:
+            worker.kill()
+            worker.wait(SECONDS_TO_END)
+
+
+def kill_all(workers: Sequence[Worker]) -> None:
+    """End processes at once, whatever they do."""
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.channel.close()
+        worker.wait(SECONDS_TO_END)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def open_channel(descriptor: int) -> Any:
+    """Return a spawned process' end of its channel."""
+    return Connection(descriptor)

@@ -1,0 +1,125 @@
+"""A stage: the slots of every entry of the environments, on which one process plays its share of jobs."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from populora_envs.jobs import make_jobs
+from populora_envs.rollout import JobResult, play
+from populora_envs.seeds import derive_seed, seeded_globals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy as np
+
+    from populora_envs.jobs import Job, TakeJob
+    from populora_envs.policy import Actor
+    from populora_envs.rollout import Forward
+    from populora_envs.slots import Slots
+
+
+class Task(NamedTuple):
+    """What an evaluation plays: every individual on every seed in every entry."""
+
+    pop_size: int
+    episode_seeds: tuple[int, ...]
+    horizons: tuple[int, ...]
+    """Most steps of an episode, per entry."""
+    draws: bool
+    """Whether heads draw their actions."""
+    with_moments: bool
+    """Whether the moments of the observations are wanted."""
+
+    def jobs(self) -> list[Job]:
+        """Return the jobs of each entry."""
+        return make_jobs(self.pop_size, self.episode_seeds)
+
+    def global_seed(self, *who: int) -> int:
+        """Return a seed for the global generators that user code may draw from."""
+        return derive_seed("globals", *self.episode_seeds, *who) % 2**31
+
+
+class Shown(NamedTuple):
+    """What a stage has played."""
+
+    results: list[list[JobResult]]
+    """Of each entry, in the order in which the jobs ended."""
+    seconds_env: float
+    seconds_forward: float
+    drew_globals: bool
+    """Whether user code drew from global generators."""
+
+
+class Stage:
+    """Plays the jobs that it takes, entry by entry.
+
+    Args:
+        entries: the slots of each entry.
+        actor: from outputs to actions.
+    """
+
+    def __init__(self, entries: Sequence[Slots], actor: Actor) -> None:
+        self.entries, self.actor = entries, actor
+
+    def play(
+        self,
+        forward: Forward,
+        task: Task,
+        take: Callable[[int], TakeJob],
+        global_seed: int,
+        seats: np.ndarray | None = None,
+    ) -> Shown:
+        """Play until no entry has a job left.
+
+        User code that draws from global generators does so under ones seeded here; they are restored
+        afterwards.
+
+        Args:
+            forward: as `rollout.play` takes it.
+            task: what to play.
+            take: gives, for the number of an entry, the function that hands out its jobs.
+            global_seed: of the global generators.
+            seats: as `rollout.play` takes it, for as many slots as the largest entry has.
+        """
+
+        def act(output: Any, keys: Callable[[], Tensor], count: int) -> tuple[Any, np.ndarray]:
+            return self.actor.act(output, keys() if task.draws else None, count)
+
+        with _one_thread(), seeded_globals(global_seed) as drew:
+            played = [
+                play(
+                    slots,
+                    forward,
+                    act,
+                    take(i),
+                    most,
+                    with_moments=task.with_moments,
+                    seats=seats,
+                )
+                for i, (slots, most) in enumerate(zip(self.entries, task.horizons, strict=True))
+            ]
+        return Shown(
+            [entry.results for entry in played],
+            sum(entry.seconds_env for entry in played),
+            sum(entry.seconds_forward for entry in played),
+            drew[0],
+        )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch use one thread, as numbers may depend on how many share a product.
+
+    Policies of a few rows are also faster so: threads that wait for a busy core cost milliseconds.
+    """
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)

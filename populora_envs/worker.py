@@ -1,0 +1,271 @@
+"""What a local worker does: it owns some slots and plays whole episodes of whoever is sent.
+
+It is opened once from a plan. An order then names a task; weights and statistics lie in shared memory, and
+of a policy that was sent before only their numbers have changed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import traceback
+import warnings
+from dataclasses import dataclass
+from multiprocessing import reduction
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+import torch
+
+from populora_envs.adapter import close_all
+from populora_envs.jobs import JobQueue
+from populora_envs.normalizer import Moments
+from populora_envs.processes import belong_to_parent, open_channel
+from populora_envs.rollout import JobResult
+from populora_envs.seeds import derive_seed
+from populora_envs.shared import Block, Place, unpack
+from populora_envs.slots import Slots
+from populora_envs.sources import Source
+from populora_envs.spaces import Encoder
+from populora_envs.stage import Shown, Stage, Task
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from populora_envs.jobs import Job, TakeJob
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a worker is made from."""
+
+    number: int
+    count: int
+    """How many workers there are."""
+    sources: list[tuple[Any, int | None]]
+    """Of each entry: its environments, or what makes them, and how many are made."""
+    flatten: bool
+    """How observations are encoded."""
+    most_slots: int
+    seed: int
+
+    def control_size(self) -> int:
+        """Return the bytes of the memory that all workers and the main process share."""
+        return 8 * (len(self.sources) + self.count * (1 + 2 * self.most_slots))
+
+    def counters(self, control: Block) -> np.ndarray:
+        """Return the next job of each entry, int64."""
+        return control.array((len(self.sources),), np.int64)
+
+    def seats(self, control: Block) -> np.ndarray:
+        """Return who plays where, int64 `[workers, 1 + 2 * slots]`: entry, then pairs per slot."""
+        shape = (self.count, 1 + 2 * self.most_slots)
+        return control.array(shape, np.int64, 8 * len(self.sources))
+
+
+class Order(NamedTuple):
+    """What a worker is to play."""
+
+    task: Task
+    only: list[list[int]] | None
+    """Numbers of the jobs of each entry that are left to play; None means all."""
+    slots: int
+    """Most slots of an entry, where it may have more than it has."""
+    actor: bytes
+    key: int
+    """Number of the policy."""
+    structure: bytes | None
+    """Of a policy that was not sent before; its memory follows."""
+    places: list[Place]
+    forget: list[int]
+    """Policies that will not be asked for again."""
+
+
+class Part(NamedTuple):
+    """Results of one entry, column by column."""
+
+    numbers: np.ndarray
+    returns: np.ndarray
+    lengths: np.ndarray
+    ends: list[str]
+    moments: np.ndarray | None
+    """float64 `[results, 2, D]`: mean and squares."""
+
+
+class Reply(NamedTuple):
+    """What a worker played, or what went wrong."""
+
+    parts: list[Part]
+    seconds_env: float
+    seconds_forward: float
+    drew_globals: bool
+    warnings: list[tuple[str, type[Warning], str, int]]
+    error: Exception | None = None
+    where: str = ""
+    """Traceback of the error."""
+
+
+def run_spawned(descriptor: int) -> None:
+    """Serve the process that has spawned this one."""
+    channel = open_channel(descriptor)
+    belong_to_parent()
+    plan = cloudpickle.loads(channel.recv_bytes())
+    control = Block(plan.control_size(), reduction.recv_handle(channel))
+    serve(channel, plan, control)
+
+
+def serve(channel: Connection, plan: Plan, control: Block) -> None:
+    """Open the environments and play orders until the channel closes."""
+    torch.set_num_threads(1)
+    _seed_globals(derive_seed(plan.seed, "worker", plan.number))
+    worker: _Worker | None = None
+    try:
+        try:
+            worker = _Worker(channel, plan, control)
+            reply: Reply | None = None
+        except Exception as error:
+            reply = _failed(error)
+        _send(channel, reply)
+        while worker is not None:
+            order = cloudpickle.loads(channel.recv_bytes())
+            _send(channel, worker.obey(order))
+    except (EOFError, OSError):
+        pass
+    finally:
+        if worker is not None:
+            close_all(worker.sources)
+
+
+class _Worker:
+    def __init__(self, channel: Connection, plan: Plan, control: Block) -> None:
+        self.channel, self.plan, self.control = channel, plan, control
+        self.sources = [Source(envs, count) for envs, count in plan.sources]
+        self.counters, seats = plan.counters(control), plan.seats(control)[plan.number]
+        self.entry, self.seats = seats[:1], seats[1:].reshape(plan.most_slots, 2)
+        self.parent = os.getppid()
+        space = self.sources[0].adapter.observation_space
+        self.encoder = Encoder(space, flatten=plan.flatten)
+        self.entries = self._make_entries()
+        self.forwards: dict[int, Any] = {}
+        self.blocks: dict[int, Block] = {}
+        self.actor: tuple[bytes, Any] = (b"", None)
+
+    def _make_entries(self) -> list[Slots]:
+        who, device = (self.plan.number, self.plan.count), torch.device("cpu")
+        return [Slots(source.adapter, self.encoder, device, who) for source in self.sources]
+
+    def obey(self, order: Order) -> Reply:
+        """Play an order; an error comes back in the reply."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            try:
+                self._prepare(order)
+                shown = self._play(order)
+            except Exception as error:
+                return _failed(error)
+        said = [(str(w.message), w.category, w.filename, w.lineno) for w in caught]
+        parts = [_columns(r, order.task.jobs()) for r in shown.results]
+        return Reply(parts, shown.seconds_env, shown.seconds_forward, shown.drew_globals, said)
+
+    def _prepare(self, order: Order) -> None:
+        """Take over what the order brings: policy, actor, more slots."""
+        for key in order.forget:
+            self.forwards.pop(key, None)
+            self.blocks.pop(key, None)
+        if order.structure is not None:
+            size = max((p.offset + _bytes_of(p) for p in order.places), default=0)
+            self.blocks[order.key] = block = Block(size, reduction.recv_handle(self.channel))
+            self.forwards[order.key] = unpack(order.structure, order.places, block)
+        self.forwards[order.key].forget()
+        if order.actor != self.actor[0]:
+            self.actor = (order.actor, cloudpickle.loads(order.actor))
+        grown = [source.grow(order.slots) for source in self.sources]
+        if any(grown):
+            self.entries = self._make_entries()
+
+    def _play(self, order: Order) -> Shown:
+        task = order.task
+        jobs = task.jobs()
+        everything = list(range(len(jobs)))
+        left = [everything] * len(self.entries) if order.only is None else order.only
+        queues = [[jobs[i] for i in numbers] for numbers in left]
+        stage = Stage(self.entries, self.actor[1])
+        seed = task.global_seed(self.plan.number)
+        self.seats[:] = -1
+        forward = self.forwards[order.key]
+        return stage.play(forward, task, lambda e: self._taker(e, queues[e]), seed, self.seats)
+
+    def _taker(self, entry: int, jobs: list[Job]) -> TakeJob:
+        """Return what hands out jobs: from the common counter, or this worker's fixed share."""
+        self.entry[0] = entry
+        if not self.sources[entry].adapter.seeds_slots:
+            return JobQueue(jobs[self.plan.number :: self.plan.count]).take
+        counters, file = self.counters, self.control.descriptor
+
+        def take() -> Job | None:
+            if os.getppid() != self.parent:
+                os._exit(1)
+            # The system frees this lock when a process dies, whatever it was doing.
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            number = int(counters[entry])
+            counters[entry] = number + 1
+            fcntl.lockf(file, fcntl.LOCK_UN)
+            return jobs[number] if number < len(jobs) else None
+
+        return take
+
+
+def _bytes_of(place: Place) -> int:
+    return int(np.prod(place.shape, dtype=np.int64)) * place.dtype.itemsize
+
+
+def _seed_globals(seed: int) -> None:
+    """Seed the generators that the simulator's constructors may draw from."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - user code may read this generator
+    torch.default_generator.manual_seed(seed)
+
+
+def _send(channel: Connection, reply: Reply | None) -> None:
+    channel.send_bytes(cloudpickle.dumps(reply))
+
+
+def _failed(error: Exception) -> Reply:
+    """Return a reply that carries an error, or one with its words where it cannot travel."""
+    where = "".join(traceback.format_exception(error))
+    try:
+        carried: Exception = cloudpickle.loads(cloudpickle.dumps(error))
+    except Exception:
+        carried = RuntimeError(f"{type(error).__name__}: {error}")
+    for note in getattr(error, "__notes__", []):
+        if note not in getattr(carried, "__notes__", []):
+            carried.add_note(note)
+    return Reply([], 0.0, 0.0, False, [], carried, where)
+
+
+def _columns(results: list[JobResult], jobs: list[Job]) -> Part:
+    number_of = {job: i for i, job in enumerate(jobs)}
+    moments = [torch.stack([r.moments.mean, r.moments.squares]) for r in results if r.moments]
+    return Part(
+        np.array([number_of[r.job] for r in results], dtype=np.int64),
+        np.array([r.episode_return for r in results]),
+        np.array([r.length for r in results], dtype=np.int64),
+        [r.end for r in results],
+        torch.stack(moments).numpy() if moments else None,
+    )
+
+
+def rows(part: Part, jobs: list[Job]) -> dict[int, JobResult]:
+    """Return the results of a part by the numbers of their jobs."""
+    found: dict[int, JobResult] = {}
+    for i, number in enumerate(part.numbers.tolist()):
+        moments = None
+        length = int(part.lengths[i])
+        if part.moments is not None:
+            mean, squares = torch.from_numpy(part.moments[i]).unbind()
+            moments = Moments(length, mean, squares)
+        total = float(part.returns[i])
+        found[number] = JobResult(jobs[number], total, length, part.ends[i], moments)
+    return found
