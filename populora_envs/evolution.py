@@ -62,6 +62,7 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
     to_range: Range | None = None,
     from_range: Range | None = (-1.0, 1.0),
     device: torch.device | str | None = None,
+    compile: bool = False,
     **choices: Any,
 ) -> Any:
     """Evolve a policy for an environment.
@@ -94,6 +95,7 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         to_range: as in `EnvInteractor`.
         from_range: as in `EnvInteractor`.
         device: of the population.
+        compile: as in `Population`.
         **choices: for `Population.evolve_`, such as ``epsilon=0.5`` or ``crossover_type="average"``.
 
     Returns:
@@ -174,6 +176,7 @@ def _prepare(
         "lora_targets": settings.lora_targets,
         "seed": settings.seed,
         "eval_seed": settings.eval_seed,
+        "compile": settings.compile,
     }
     if interactor is None:
         assert model is not None

@@ -162,19 +162,24 @@ class TensorChain:
         self._step = -1
         self._gathered: list[Tensor] = []
 
-    def __call__(self, samples: Tensor) -> Tensor:
-        """Multiply `[groups, samples, rows, in]`; return `[groups, samples, rows, out]`."""
+    def gather(self) -> list[Tensor]:
+        """Return the matrices of the present groups."""
         if self._step != self.route.step:
             with torch.inference_mode(mode=False), torch.no_grad():
                 self._gathered = [link[self.route.ids] for link in self._links]
             self._step = self.route.step
+        return self._gathered
+
+    def __call__(self, samples: Tensor) -> Tensor:
+        """Multiply `[groups, samples, rows, in]`; return `[groups, samples, rows, out]`."""
+        links = self.gather()
         count = samples.shape[1]
         if count == 1:
-            return self._product(samples[:, 0], self._gathered)[:, None]
+            return self._product(samples[:, 0], links)[:, None]
         # One matrix per sample, for a product of several samples of one individual rounds otherwise.
         return torch.stack(
             [
-                self._product(group, [link[g].expand(count, -1, -1) for link in self._gathered])
+                self._product(group, [link[g].expand(count, -1, -1) for link in links])
                 for g, group in enumerate(samples)
             ]
         )

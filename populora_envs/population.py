@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from populora_envs import distributed, files, seeds
 from populora_envs.batching import batch_size, show_to_all
+from populora_envs.compiled import CompiledModel
 from populora_envs.fitness import best_first, call_fitness, check_fitnesses
 from populora_envs.genetics import Genetics
 from populora_envs.normalizer import find_normalizer, statistics
@@ -41,6 +42,8 @@ class Population(Genetics):
         seed: of every random draw; None takes fresh entropy.
         eval_seed: see the attribute `eval_seed`.
         init: ``"random"``, or ``"zero"`` for individuals that equal the base.
+        compile: run rollouts under `torch.compile`; a warning says so where that fails. It takes its
+            time at the first calls, and pays for wide layers on an accelerator.
 
     Attributes:
         model: the routed model.
@@ -65,6 +68,7 @@ class Population(Genetics):
         seed: int | None = None,
         eval_seed: int = 0,
         init: str = "random",
+        compile: bool = False,
     ) -> None:
         check_base(model)
         self.low_rank = at_least("low_rank", low_rank, 1)
@@ -72,6 +76,7 @@ class Population(Genetics):
         self.seed = seeds.fresh_seed() if seed is None else whole_number("seed", seed)
         self.base_eval_seed = whole_number("eval_seed", eval_seed)
         self._generation = self._draws = 0
+        self._compile = bool(compile)
         targets = list(find_targets(model, lora_targets))
         self._assemble(
             copied(model).to(distributed.choose_device(model, device)), pop_size, targets, dtype
@@ -88,7 +93,8 @@ class Population(Genetics):
         self.individuals: dict[str, RoutedLinear] = route_model(
             self.model, targets, pop_size, self.low_rank, dtype, self._route
         )
-        self.routed = RoutedModel(self.model, self._route)
+        kind = CompiledModel if self._compile else RoutedModel
+        self.routed = kind(self.model, self._route)
         self.normalizer = find_normalizer(self.model)
 
     def _initialise(self, init: str) -> None:

@@ -7,27 +7,17 @@ by its own matrices, `invariance` holds what the rest of the model needs.
 from __future__ import annotations
 
 import copy
-import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from populora_envs.fused import ArrayLayer, array_forward, fuse
-from populora_envs.invariance import (
-    SMALL_PRODUCT,
-    TILE,
-    InstalledForward,
-    Tiles,
-    forget_plans,
-    make_invariant,
-)
-from populora_envs.plans import ArrayChain, Route, TensorChain, materialises
+from populora_envs.invariance import InstalledForward, forget_plans, in_tiles, make_invariant
+from populora_envs.layer_plan import LayerPlan
+from populora_envs.plans import Route, materialises
 from populora_envs.seeds import normal
-
-if TYPE_CHECKING:
-    from populora_envs.invariance import Operation
 
 
 class RoutedLinear(ArrayLayer):
@@ -58,7 +48,9 @@ class RoutedLinear(ArrayLayer):
             self.up = torch.zeros(
                 pop_size, layer.out_features, low_rank, dtype=dtype, device=device
             )
-        self._plan: _Plan | None = None
+        self._plan: LayerPlan | None = None
+        self._matrices: list[Tensor] = []
+        self._common: tuple[Tensor | None, Tensor | None] = (None, None)
 
     def draw_(self, generator: torch.Generator, *, zero: bool) -> None:
         """Draw new individuals: `down` from N(0, 1/in), `up` from N(0, 1/(2r)), or 0 where `zero`.
@@ -89,130 +81,45 @@ class RoutedLinear(ArrayLayer):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles plan anew."""
-        return {**self.__dict__, "_plan": None}
+        return {**self.__dict__, "_plan": None, "_matrices": [], "_common": (None, None)}
 
     def __call__(self, input: Tensor) -> Tensor:
         """Return `[rows, ..., out]` for `[rows, ..., in]`, rows a multiple of the route's groups."""
+        if torch.compiler.is_compiling():
+            return self._traced(input)
         if input.dim() == 1:
             return self(input[None])[0]
         return self._present_plan()(input)
 
-    def array_plan(self, dtype: np.dtype[Any]) -> _Plan | None:
+    def prepare(self) -> None:
+        """Gather what a compiled model multiplies by; one row per group."""
+        plan = self._present_plan()
+        self._matrices, self._common = plan.by_tensors.gather(), plan.common
+
+    def _traced(self, input: Tensor) -> Tensor:
+        """Return what `__call__` gives, for a compiler to look at."""
+        rows = input.reshape(len(input), -1, input.shape[-1])
+        for matrices in self._matrices:
+            rows = torch.bmm(rows, matrices)
+        output = rows.reshape(*input.shape[:-1], rows.shape[-1])
+        weight, bias = self._common
+        if weight is not None:
+            return output + in_tiles(input, weight, bias)
+        return output if bias is None else output + bias
+
+    def array_plan(self, dtype: np.dtype[Any]) -> LayerPlan | None:
         """Return the present plan, None where arrays of `dtype` cannot go through."""
         plan = self._present_plan()
         return plan if plan.array_dtype == dtype else None
 
-    def _present_plan(self) -> _Plan:
+    def _present_plan(self) -> LayerPlan:
         bias = 0 if self.bias is None else self.bias._version
         versions = (self.down._version, self.up._version, self.weight._version, bias)
         plan = self._plan
         if plan is None or plan.versions != versions:
             with torch.inference_mode(mode=False), torch.no_grad():
-                plan = self._plan = _Plan(self, versions)
+                plan = self._plan = LayerPlan(self, versions)
         return plan
-
-
-class _Plan:
-    """What a layer multiplies by, from its present weights.
-
-    Args:
-        layer: whose plan it is.
-        versions: of the tensors it is made from.
-    """
-
-    def __init__(self, layer: RoutedLinear, versions: tuple[int, ...]) -> None:
-        self.versions, self.route = versions, layer.route
-        weight, bias = layer.weight.detach(), layer.bias
-        self.fan_out, self.fan_in = weight.shape
-        on_cpu = weight.device.type == "cpu"
-        # Products of half-precision matrices on a CPU depend on how many there are.
-        least = torch.float32 if on_cpu else weight.dtype
-        self.dtype = torch.promote_types(weight.dtype, least)
-        self.bias: Tensor | None = None
-        self.shared: Tiles | None = None
-        if layer.materialises:
-            everyone = torch.arange(len(layer.down), device=weight.device)
-            links = [layer.merged(everyone).transpose(1, 2).to(self.dtype)]
-            self.bias = None if bias is None else bias.detach().to(self.dtype)
-        else:
-            links = [layer.down.to(self.dtype), layer.up.transpose(1, 2).to(self.dtype)]
-            wide_bias = None if bias is None else bias.detach().to(self.dtype)
-            self.shared = Tiles(weight.to(self.dtype), wide_bias)
-        numbers = max(link.shape[1] * link.shape[2] for link in links)
-        self.most_rows = SMALL_PRODUCT // numbers if on_cpu else 0
-        self.numpy_dtype = links[0].numpy().dtype if on_cpu else None
-        is_plain = self.most_rows and self.dtype == weight.dtype
-        self.array_dtype = self.numpy_dtype if is_plain else None
-        self.by_tensors = TensorChain(links, layer.route)
-        self.by_arrays = ArrayChain(links, layer.route) if on_cpu else None
-        self.bias_array = None if self.bias is None or not on_cpu else self.bias.numpy()
-
-    def __call__(self, input: Tensor) -> Tensor:
-        """Return `[rows, ..., out]` for `[rows, ..., in]`."""
-        shape = input.shape
-        self._check_width(shape[-1])
-        groups, samples = self.route.count, self.route.samples_in(shape[0])
-        rows = 1 if len(shape) == 2 else math.prod(shape[1:-1])
-        grouped = (groups, samples, rows * shape[0] // (groups * samples), self.fan_in)
-        needs_graph = input.requires_grad and torch.is_grad_enabled()
-        if grouped[2] <= self.most_rows and not needs_graph:
-            output = self._in_numpy(input, grouped)
-        else:
-            output = self._in_torch(input, grouped)
-        return output if output.dtype == input.dtype else output.to(input.dtype)
-
-    def _check_width(self, width: int) -> None:
-        if width != self.fan_in:
-            message = (
-                f"a layer that takes {self.fan_in} numbers met {width}: the model does not fit its "
-                "input"
-            )
-            raise ValueError(message)
-
-    def gather(self) -> list[np.ndarray]:
-        """Return the matrices of the present groups."""
-        assert self.by_arrays is not None
-        return self.by_arrays.gather()
-
-    def operations(self, array: np.ndarray, output: np.ndarray, rows: int) -> list[Operation]:
-        """Return what writes the layer's output `[padded, out]` for `[padded, in]`.
-
-        Both are C-contiguous; of the rows, padded to a multiple of 16, the first ones count.
-        """
-        self._check_width(array.shape[1])
-        groups, samples = self.route.count, self.route.samples_in(rows)
-        return self._operations(array, output, (groups, samples, 1, self.fan_in))
-
-    def _operations(
-        self, array: np.ndarray, output: np.ndarray, grouped: tuple[int, ...]
-    ) -> list[Operation]:
-        assert self.by_arrays is not None
-        rows = math.prod(grouped[:-1])
-        samples, results = array[:rows].reshape(grouped), output[:rows]
-        changes = results if self.shared is None else np.empty_like(results)
-        found = self.by_arrays.operations(samples, changes.reshape(*grouped[:-1], self.fan_out))
-        if self.bias_array is not None:
-            found.append((np.add, (results, self.bias_array, results)))
-        if self.shared is not None:
-            found += self.shared.operations(torch.from_numpy(array), torch.from_numpy(output))
-            found.append((np.add, (results, changes, results)))
-        return found
-
-    def _in_numpy(self, input: Tensor, grouped: tuple[int, ...]) -> Tensor:
-        rows = math.prod(grouped[:-1])
-        array = np.zeros((rows + -rows % TILE, self.fan_in), self.numpy_dtype)
-        array[:rows] = input.detach().to(self.dtype).reshape(rows, self.fan_in).numpy()
-        output = np.empty((len(array), self.fan_out), array.dtype)
-        for function, operands in self._operations(array, output, grouped):
-            function(*operands)
-        return torch.from_numpy(output[:rows]).reshape(*input.shape[:-1], self.fan_out)
-
-    def _in_torch(self, input: Tensor, grouped: tuple[int, ...]) -> Tensor:
-        samples = input.reshape(grouped).to(self.dtype)
-        output = self.by_tensors(samples).reshape(*input.shape[:-1], self.fan_out)
-        if self.shared is not None:
-            return self.shared(samples.reshape(-1, self.fan_in)).reshape(output.shape) + output
-        return output if self.bias is None else output + self.bias
 
 
 class RoutedModel:

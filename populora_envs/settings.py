@@ -82,6 +82,8 @@ class EvolveSettings:
     """Range of what the policy gives for a Box; None means the units of the environment."""
     device: str | None = None
     """Device of the population; None means cuda:LOCAL_RANK under torchrun, else the model's."""
+    compile: bool = False
+    """Run policies under torch.compile; pays for wide layers on an accelerator."""
 
 
 def settings_from(cls: type[T], options: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:

@@ -26,9 +26,10 @@ FLOORS = (
     {"stage"},
     {"rollout", "testing"},
     {"policy", "population", "slots", "sources"},
-    {"action_map", "actions", "genetics"},
+    {"action_map", "actions", "compiled", "genetics"},
     {"action_head", "action_noise", "box_map", "operators", "routing"},
     {"fused"},
+    {"layer_plan"},
     {"plans"},
     {"invariance"},
     {

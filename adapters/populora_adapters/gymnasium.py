@@ -31,6 +31,8 @@ def adapt(envs: list[Any]) -> Adapter:
         message = "a list may hold single environments, not vector environments: pass one of them"
         raise ValueError(message)
     env = vectors[0]
+    if type(env) is SyncVectorEnv and len({str(member.observation_space) for member in env.envs}) == 1:
+        return SyncMembers(env)
     mode = _mode(env)
     if isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)):
         _check_resets(env.unwrapped, mode)
@@ -89,6 +91,18 @@ class GymnasiumEnvs(DuckEnvs):
     def __init__(self, envs: list[Any]) -> None:
         super().__init__(envs)
         self._steps = [_direct_step(env) for env in envs]
+
+
+class SyncMembers(GymnasiumEnvs):
+    """The environments in a `SyncVectorEnv`, of which only those that act are stepped."""
+
+    def __init__(self, env: SyncVectorEnv) -> None:
+        super().__init__(list(env.envs))
+        self._vector = env
+
+    def close(self) -> None:
+        """Close the vector environment."""
+        self._vector.close()
 
 
 def _direct_step(env: Any) -> Callable[[Any], Any]:

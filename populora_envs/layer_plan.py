@@ -1,0 +1,148 @@
+"""The plan of one adapted layer: which products, on which numbers, in NumPy or in torch."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from populora_envs.invariance import SMALL_PRODUCT, TILE, Tiles
+from populora_envs.plans import ArrayChain, Route, TensorChain
+
+if TYPE_CHECKING:
+    from populora_envs.invariance import Operation
+
+
+class AdaptedLayer(Protocol):
+    """What a plan is made from."""
+
+    route: Route
+    down: Tensor
+    up: Tensor
+
+    @property
+    def weight(self) -> Tensor:
+        """Of the base layer, `[out, in]`."""
+        ...
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Of the base layer, `[out]`."""
+        ...
+
+    @property
+    def materialises(self) -> bool:
+        """Whether the rows meet full matrices rather than base and factors."""
+        ...
+
+    def merged(self, ids: Tensor) -> Tensor:
+        """Return base plus change, `[len(ids), out, in]`."""
+        ...
+
+
+class LayerPlan:
+    """What a layer multiplies by, from its present weights.
+
+    Args:
+        layer: whose plan it is.
+        versions: of the tensors it is made from.
+    """
+
+    def __init__(self, layer: AdaptedLayer, versions: tuple[int, ...]) -> None:
+        self.versions, self.route = versions, layer.route
+        weight, bias = layer.weight.detach(), layer.bias
+        self.fan_out, self.fan_in = weight.shape
+        on_cpu = weight.device.type == "cpu"
+        # Products of half-precision matrices on a CPU depend on how many there are.
+        least = torch.float32 if on_cpu else weight.dtype
+        self.dtype = torch.promote_types(weight.dtype, least)
+        self.bias: Tensor | None = None
+        self.shared: Tiles | None = None
+        if layer.materialises:
+            everyone = torch.arange(len(layer.down), device=weight.device)
+            links = [layer.merged(everyone).transpose(1, 2).to(self.dtype)]
+            self.bias = None if bias is None else bias.detach().to(self.dtype)
+        else:
+            links = [layer.down.to(self.dtype), layer.up.transpose(1, 2).to(self.dtype)]
+            wide_bias = None if bias is None else bias.detach().to(self.dtype)
+            self.shared = Tiles(weight.to(self.dtype), wide_bias)
+        numbers = max(link.shape[1] * link.shape[2] for link in links)
+        self.most_rows = SMALL_PRODUCT // numbers if on_cpu else 0
+        self.numpy_dtype = links[0].numpy().dtype if on_cpu else None
+        is_plain = self.most_rows and self.dtype == weight.dtype
+        self.array_dtype = self.numpy_dtype if is_plain else None
+        self.by_tensors = TensorChain(links, layer.route)
+        base = None if self.shared is None else weight
+        self.common = base, self.bias if base is None else bias
+        self.by_arrays = ArrayChain(links, layer.route) if on_cpu else None
+        self.bias_array = None if self.bias is None or not on_cpu else self.bias.numpy()
+
+    def __call__(self, input: Tensor) -> Tensor:
+        """Return `[rows, ..., out]` for `[rows, ..., in]`."""
+        shape = input.shape
+        self._check_width(shape[-1])
+        groups, samples = self.route.count, self.route.samples_in(shape[0])
+        rows = 1 if len(shape) == 2 else math.prod(shape[1:-1])
+        grouped = (groups, samples, rows * shape[0] // (groups * samples), self.fan_in)
+        needs_graph = input.requires_grad and torch.is_grad_enabled()
+        if grouped[2] <= self.most_rows and not needs_graph:
+            output = self._in_numpy(input, grouped)
+        else:
+            output = self._in_torch(input, grouped)
+        return output if output.dtype == input.dtype else output.to(input.dtype)
+
+    def _check_width(self, width: int) -> None:
+        if width != self.fan_in:
+            message = (
+                f"a layer that takes {self.fan_in} numbers met {width}: the model does not fit its "
+                "input"
+            )
+            raise ValueError(message)
+
+    def gather(self) -> list[np.ndarray]:
+        """Return the matrices of the present groups."""
+        assert self.by_arrays is not None
+        return self.by_arrays.gather()
+
+    def operations(self, array: np.ndarray, output: np.ndarray, rows: int) -> list[Operation]:
+        """Return what writes the layer's output `[padded, out]` for `[padded, in]`.
+
+        Both are C-contiguous; of the rows, padded to a multiple of 16, the first ones count.
+        """
+        self._check_width(array.shape[1])
+        groups, samples = self.route.count, self.route.samples_in(rows)
+        return self._operations(array, output, (groups, samples, 1, self.fan_in))
+
+    def _operations(
+        self, array: np.ndarray, output: np.ndarray, grouped: tuple[int, ...]
+    ) -> list[Operation]:
+        assert self.by_arrays is not None
+        rows = math.prod(grouped[:-1])
+        samples, results = array[:rows].reshape(grouped), output[:rows]
+        changes = results if self.shared is None else np.empty_like(results)
+        found = self.by_arrays.operations(samples, changes.reshape(*grouped[:-1], self.fan_out))
+        if self.bias_array is not None:
+            found.append((np.add, (results, self.bias_array, results)))
+        if self.shared is not None:
+            found += self.shared.operations(torch.from_numpy(array), torch.from_numpy(output))
+            found.append((np.add, (results, changes, results)))
+        return found
+
+    def _in_numpy(self, input: Tensor, grouped: tuple[int, ...]) -> Tensor:
+        rows = math.prod(grouped[:-1])
+        array = np.zeros((rows + -rows % TILE, self.fan_in), self.numpy_dtype)
+        array[:rows] = input.detach().to(self.dtype).reshape(rows, self.fan_in).numpy()
+        output = np.empty((len(array), self.fan_out), array.dtype)
+        for function, operands in self._operations(array, output, grouped):
+            function(*operands)
+        return torch.from_numpy(output[:rows]).reshape(*input.shape[:-1], self.fan_out)
+
+    def _in_torch(self, input: Tensor, grouped: tuple[int, ...]) -> Tensor:
+        samples = input.reshape(grouped).to(self.dtype)
+        output = self.by_tensors(samples).reshape(*input.shape[:-1], self.fan_out)
+        if self.shared is not None:
+            return self.shared(samples.reshape(-1, self.fan_in)).reshape(output.shape) + output
+        return output if self.bias is None else output + self.bias
