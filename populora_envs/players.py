@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 MAX_COPIES = 64
 """Most copies of an id, class or factory that are made without being asked for."""
 
-SECONDS_TO_FORK, SECONDS_TO_SPAWN = 0.2, 2.0
+SECONDS_TO_FORK, SECONDS_TO_SPAWN = 0.2, 1.5
 """About how long workers take until they play."""
 
-EFFICIENCY = 0.8
+EFFICIENCY = 0.9
 """About what a worker gains, as a share of what it costs."""
 
 
@@ -185,6 +185,8 @@ class Players:
         cost = SECONDS_TO_SPAWN if is_made else SECONDS_TO_FORK
         if trial.gain(count) > 2 * cost:
             self.num_workers = count
+        else:
+            self.choice = "0: there was too little work for more"
 
     def _compare(self, here: float, there: float) -> None:
         figures = f"{there:.0f} env-steps/s against {here:.0f} in this process"

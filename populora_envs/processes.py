@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 SECONDS_TO_END = 1.0
 """How long a process that was asked to end may take."""
 
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux' prctl
+_DIE_WITH_PARENT = "sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 9)"
+"""Let the system send SIGKILL when the parent ends (PR_SET_PDEATHSIG), before anything is imported."""
 
 
 class Worker(Protocol):
@@ -88,8 +89,8 @@ class Spawned:
     def __init__(self, module: str) -> None:
         self.channel, theirs = multiprocessing.Pipe()
         command = (
-            f"import sys; sys.path[:] = {sys.path!r}; import {module} as m; "
-            f"m.run_spawned({theirs.fileno()})"
+            f"import ctypes, sys; sys.path[:] = {sys.path!r}; {_DIE_WITH_PARENT}; "
+            f"import {module} as module; module.run_spawned({theirs.fileno()})"
         )
         # Its own group: an interrupt from the keyboard reaches this process alone.
         self._process = subprocess.Popen(
@@ -127,7 +128,7 @@ def belong_to_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def describe_exit(code: int | None) -> str:
