@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from populora_envs.invariance import Operation
 
     Activation = Callable[[np.ndarray], Any]
-    OnArray = Callable[[np.ndarray], np.ndarray | None]
+    Stamp = tuple[object, int] | None
+    OnArray = Callable[[np.ndarray, Stamp], np.ndarray | None]
 
 
 class ArrayPlan(Protocol):
@@ -68,6 +69,7 @@ class FusedSequential(InstalledForward):
         self._hooks: list[Any] = []
         self._stages: list[tuple[ArrayLayer, list[Activation]]] = []
         self._script: _Script | None = None
+        self._stamp: Stamp = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles look at their own layers anew."""
@@ -85,25 +87,36 @@ class FusedSequential(InstalledForward):
         output = None
         needs_graph = input.requires_grad and torch.is_grad_enabled()
         if input.is_cpu and not needs_graph and input.dtype in NUMPY_FLOATS:
-            output = self.on_array(input.numpy(force=True))
+            output = self.on_array(input.numpy(force=True), None)
         if output is None:
             return nn.Sequential.forward(self.sequence, input)  # type: ignore[no-any-return, no-untyped-call]
         return torch.from_numpy(output)
 
-    def on_array(self, array: np.ndarray) -> np.ndarray | None:
-        """Return a fresh `[rows, out]` for `[rows, in]`, None where the layers must be called."""
-        if array.ndim != 2 or not len(array):
-            return None
-        plans = self._plans(array.dtype)
+    def on_array(self, array: np.ndarray, stamp: Stamp) -> np.ndarray | None:
+        """Return a fresh `[rows, out]` for `[rows, in]`, None where the layers must be called.
+
+        Args:
+            array: C-contiguous.
+            stamp: of the route; while it is the same and not None, nothing is looked at anew.
+        """
+        script = self._script
+        if script is None or stamp is None or stamp != self._stamp or not script.takes(array):
+            script = self._find_script(array)
+            self._stamp = stamp
+        return None if script is None else script.play(array)
+
+    def _find_script(self, array: np.ndarray) -> _Script | None:
+        """Return what the layers do to an array of this shape, as they are now."""
+        plans = self._plans(array.dtype) if array.ndim == 2 and len(array) else []
         if not plans:
             return None
         matrices = [plan.gather() for plan in plans]
         script = self._script
-        if script is None or not script.holds(array, plans, matrices):
+        if script is None or not script.takes(array) or not script.holds(plans, matrices):
             activations = [functions for _, functions in self._stages]
             with torch.inference_mode(mode=False):  # its tensors are written in any mode
                 script = self._script = _Script(array, plans, matrices, activations)
-        return script.play(array)
+        return script
 
     def _plans(self, dtype: np.dtype[Any]) -> list[ArrayPlan]:
         """Return the plans of all layers, none where one of them cannot work on arrays."""
@@ -143,14 +156,14 @@ class _Script:
             self._operations += [(function, (flat,)) for function in functions]
         self._output = buffer[:count]
 
-    def holds(
-        self, array: np.ndarray, plans: list[ArrayPlan], matrices: list[list[np.ndarray]]
-    ) -> bool:
+    def takes(self, array: np.ndarray) -> bool:
+        """Return whether it is for arrays like this one."""
+        return array.shape == self._shape and array.dtype == self._input.dtype
+
+    def holds(self, plans: list[ArrayPlan], matrices: list[list[np.ndarray]]) -> bool:
         """Return whether it is still what the layers do."""
-        return (
-            array.shape == self._shape
-            and all(map(operator.is_, plans, self._plans))
-            and all(map(operator.is_, matrices, self._matrices))
+        return all(map(operator.is_, plans, self._plans)) and all(
+            map(operator.is_, matrices, self._matrices)
         )
 
     def play(self, array: np.ndarray) -> np.ndarray:
@@ -218,10 +231,10 @@ def array_forward(model: nn.Module) -> OnArray | None:
         return None
     before = model.normalizer.on_array if isinstance(model, Standardized) else None
 
-    def run(array: np.ndarray) -> np.ndarray | None:
+    def run(array: np.ndarray, stamp: Stamp) -> np.ndarray | None:
         if any(hooks):
             return None
-        return inner(array if before is None else before(array))
+        return inner(array if before is None else before(array), stamp)
 
     return run
 

@@ -11,6 +11,7 @@ torch, they run there.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from populora_envs.invariance import Operation
 
@@ -53,6 +54,7 @@ class Route:
         samples: how many samples each group has.
         ids: int64 `[count]`, the individual of each group.
         step: counts the changes.
+        stamp: equal as long as no layer can have changed what it does; None where any may.
         changed: the groups that the last change sent elsewhere; None where all may have moved.
     """
 
@@ -61,22 +63,36 @@ class Route:
         self.ids = torch.zeros(1, dtype=torch.int64, device="cpu")
         self.step = 0
         self.changed: np.ndarray | None = None
+        self.stamp: tuple[object, int] | None = None
         self._given: Tensor | None = None
         self._version = 0
+        self._counts = False
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Promise that weights, layers and hooks stay as they are, so that nobody need look."""
+        self.stamp = object(), self.step
+        try:
+            yield
+        finally:
+            self.stamp = None
 
     def set(self, ids: Tensor, samples: int = 1) -> None:
         """Send group k of every batch to individual `ids[k]`, int64 `[groups]`."""
         self.samples = samples
-        version = 0 if ids.is_inference() else ids._version
-        if ids is self._given and version == self._version:
+        if ids is self._given and (not self._counts or ids._version == self._version):
             return
-        self._given, self._version = ids, version
+        # Inference tensors do not count their changes; rollouts do not change theirs.
+        self._given, self._counts = ids, not ids.is_inference()
+        self._version = ids._version if self._counts else 0
         before, self.ids = self.ids, ids.clone()
         self.count = len(ids)
         self.changed = None
         if ids.device.type == "cpu" and len(before) == self.count:
             self.changed = np.flatnonzero(before.numpy() != self.ids.numpy())
         self.step += 1
+        if self.stamp is not None:
+            self.stamp = self.stamp[0], self.step
 
     def samples_in(self, rows: int) -> int:
         """Return how many samples of each group there are in an input of so many rows."""

@@ -7,7 +7,7 @@ by its own matrices, `invariance` holds what the rest of the model needs.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from populora_envs.invariance import InstalledForward, forget_plans, in_tiles, m
 from populora_envs.layer_plan import LayerPlan
 from populora_envs.plans import Route, materialises
 from populora_envs.seeds import normal
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 
 class RoutedLinear(ArrayLayer):
@@ -146,6 +149,10 @@ class RoutedModel:
         """Plan anew at the next call, as after changes from another process."""
         forget_plans(self.model)
 
+    def frozen(self) -> AbstractContextManager[None]:
+        """Return a context in which weights, layers and hooks stay as they are."""
+        return self.route.frozen()
+
     @property
     def takes_arrays(self) -> bool:
         """Whether arrays go through faster than tensors."""
@@ -165,7 +172,7 @@ class RoutedModel:
         self.route.set(ids)
         if not isinstance(batch, np.ndarray):
             return self.model(batch)
-        output = None if self._on_array is None else self._on_array(batch)
+        output = None if self._on_array is None else self._on_array(batch, self.route.stamp)
         return self.model(torch.from_numpy(batch)) if output is None else output
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -90,7 +90,8 @@ class Stage:
         def act(output: Any, keys: Callable[[], Tensor], count: int) -> tuple[Any, np.ndarray]:
             return self.actor.act(output, keys() if task.draws else None, count)
 
-        with _one_thread(), seeded_globals(global_seed) as drew:
+        frozen = getattr(forward, "frozen", nullcontext)
+        with _one_thread(), frozen(), seeded_globals(global_seed) as drew:
             played = [
                 play(
                     slots,

@@ -210,8 +210,12 @@ def test_an_error_comes_out_as_it_is_and_says_where(broken, note):
         assert interactor.evaluate(population).tolist() == [6.0] * 4
 
 
+class Opaque(SyncVectorEnv):
+    """A vector environment whose members are its own affair."""
+
+
 def test_an_error_of_a_vector_environment_names_those_it_may_be():
-    with interact_with_env(SyncVectorEnv([Clock, lambda: Licensed(step=2)])) as interactor:
+    with interact_with_env(Opaque([Clock, lambda: Licensed(step=2)])) as interactor:
         population = anyone(interactor, 2)
         with pytest.raises(LookupError, match="no licence") as raised:
             interactor.evaluate(population, episode_seeds=[30], horizon=5)
@@ -224,7 +228,7 @@ def test_an_error_of_a_vector_environment_names_those_it_may_be():
 
 
 def test_at_most_eight_suspects_are_named():
-    envs = SyncVectorEnv([Clock] * 9 + [lambda: Licensed(step=2)])
+    envs = Opaque([Clock] * 9 + [lambda: Licensed(step=2)])
     with interact_with_env(envs) as interactor:
         population = anyone(interactor, 10)
         with pytest.raises(LookupError) as raised:
