@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 NUMPY_FLOATS = (torch.float32, torch.float64)
 """Floating types of torch that NumPy has and multiplies by BLAS."""
 
-TILE = 16
-"""Rows per tile of the products with a shared matrix."""
+TILE, ACCELERATOR_TILE = 16, 1024
+"""Rows per tile of the products with a shared matrix: on a CPU, and where a call costs more than rows."""
 
 SMALL_PRODUCT = 8192
 """Most numbers of a matrix, times the rows beyond a tile that share it, for NumPy: above that its BLAS
@@ -57,7 +57,7 @@ ELEMENTWISE = (
 
 
 class Tiles:
-    """One linear layer in tiles of 16 rows, the last one padded; a small one on a CPU in NumPy.
+    """One linear layer in tiles of as many rows, the last one padded; a small one on a CPU in NumPy.
 
     Args:
         weight: `[out, in]`, as it is now.
@@ -67,6 +67,7 @@ class Tiles:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight, self.bias = weight, bias
         self.fan_out, self.fan_in = weight.shape
+        self.size = TILE if weight.is_cpu else ACCELERATOR_TILE
         self._constant = None if bias is None else bias.detach()
         self._matrix = weight.detach().t()
         if weight.nbytes <= TRANSPOSED_BYTES:
@@ -78,7 +79,7 @@ class Tiles:
     def __call__(self, rows: Tensor) -> Tensor:
         """Return `[N, out]` for `[N, in]`."""
         count = len(rows)
-        padding = -count % TILE
+        padding = -count % self.size
         padded = F.pad(rows, (0, 0, 0, padding)) if padding else rows.contiguous()
         if torch.is_grad_enabled() and (rows.requires_grad or self.weight.requires_grad):
             output = self._with_graph(padded)
@@ -89,12 +90,12 @@ class Tiles:
         return output[:count] if padding else output
 
     def _with_graph(self, padded: Tensor) -> Tensor:
-        tiles = padded.reshape(-1, TILE, self.fan_in).unbind()
+        tiles = padded.reshape(-1, self.size, self.fan_in).unbind()
         return torch.cat([F.linear(tile, self.weight, self.bias) for tile in tiles or [padded]])
 
     def operations(self, rows: Tensor, output: Tensor) -> list[Operation]:
-        """Return what writes `[N, out]` for `[N, in]`, both contiguous, N a multiple of 16."""
-        tiles = rows.reshape(-1, TILE, self.fan_in), output.reshape(-1, TILE, self.fan_out)
+        """Return what writes `[N, out]` for `[N, in]`, both contiguous, N a multiple of the tile's."""
+        tiles = tuple(part.reshape(-1, self.size, part.shape[1]) for part in (rows, output))
         if self._array is None:
             return [(self._of_tile, pair) for pair in zip(*tiles, strict=True)]
         found: list[Operation] = [(np.matmul, (tiles[0].numpy(), self._array, tiles[1].numpy()))]

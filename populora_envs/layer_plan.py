@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -53,32 +53,37 @@ class LayerPlan:
 
     def __init__(self, layer: AdaptedLayer, versions: tuple[int, ...]) -> None:
         self.versions, self.route = versions, layer.route
-        weight, bias = layer.weight.detach(), layer.bias
+        weight = layer.weight.detach()
         self.fan_out, self.fan_in = weight.shape
-        on_cpu = weight.device.type == "cpu"
         # Products of half-precision matrices on a CPU depend on how many there are.
-        least = torch.float32 if on_cpu else weight.dtype
+        least = torch.float32 if weight.is_cpu else weight.dtype
         self.dtype = torch.promote_types(weight.dtype, least)
-        self.bias: Tensor | None = None
-        self.shared: Tiles | None = None
+        bias = None if layer.bias is None else layer.bias.detach().to(self.dtype)
+        self.bias, self.shared = bias, None
         if layer.materialises:
             everyone = torch.arange(len(layer.down), device=weight.device)
             links = [layer.merged(everyone).transpose(1, 2).to(self.dtype)]
-            self.bias = None if bias is None else bias.detach().to(self.dtype)
         else:
             links = [layer.down.to(self.dtype), layer.up.transpose(1, 2).to(self.dtype)]
-            wide_bias = None if bias is None else bias.detach().to(self.dtype)
-            self.shared = Tiles(weight.to(self.dtype), wide_bias)
-        numbers = max(link.shape[1] * link.shape[2] for link in links)
-        self.most_rows = SMALL_PRODUCT // numbers if on_cpu else 0
-        self.numpy_dtype = links[0].numpy().dtype if on_cpu else None
-        is_plain = self.most_rows and self.dtype == weight.dtype
-        self.array_dtype = self.numpy_dtype if is_plain else None
+            self.bias, self.shared = None, Tiles(weight.to(self.dtype), bias)
         self.by_tensors = TensorChain(links, layer.route)
-        base = None if self.shared is None else weight
-        self.common = base, self.bias if base is None else bias
-        self.by_arrays = ArrayChain(links, layer.route) if on_cpu else None
-        self.bias_array = None if self.bias is None or not on_cpu else self.bias.numpy()
+        self.most_rows = 0
+        self.by_arrays: ArrayChain | None = None
+        self.array_dtype: np.dtype[Any] | None = None
+        if weight.is_cpu:
+            self._allow_arrays(links, weight.dtype)
+
+    bias: Tensor | None
+    """Added to the products of a materialised layer."""
+    shared: Tiles | None
+    """What all share of a factored layer, its bias included."""
+
+    def _allow_arrays(self, links: list[Tensor], dtype: torch.dtype) -> None:
+        self.by_arrays = ArrayChain(links, self.route)
+        self.most_rows = SMALL_PRODUCT // max(link[0].numel() for link in links)
+        self.numpy_dtype = links[0].numpy().dtype
+        if self.most_rows and self.dtype == dtype:
+            self.array_dtype = self.numpy_dtype
 
     def __call__(self, input: Tensor) -> Tensor:
         """Return `[rows, ..., out]` for `[rows, ..., in]`."""
@@ -124,8 +129,8 @@ class LayerPlan:
         samples, results = array[:rows].reshape(grouped), output[:rows]
         changes = results if self.shared is None else np.empty_like(results)
         found = self.by_arrays.operations(samples, changes.reshape(*grouped[:-1], self.fan_out))
-        if self.bias_array is not None:
-            found.append((np.add, (results, self.bias_array, results)))
+        if self.bias is not None:
+            found.append((np.add, (results, self.bias.numpy(), results)))
         if self.shared is not None:
             found += self.shared.operations(torch.from_numpy(array), torch.from_numpy(output))
             found.append((np.add, (results, changes, results)))

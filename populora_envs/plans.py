@@ -66,11 +66,10 @@ class Route:
         self.stamp: tuple[object, int] | None = None
         self._given: Tensor | None = None
         self._version = 0
-        self._counts = False
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Promise that weights, layers and hooks stay as they are, so that nobody need look."""
+        """Promise that weights, layers, hooks and ids stay as they are, so that nobody need look."""
         self.stamp = object(), self.step
         try:
             yield
@@ -80,11 +79,9 @@ class Route:
     def set(self, ids: Tensor, samples: int = 1) -> None:
         """Send group k of every batch to individual `ids[k]`, int64 `[groups]`."""
         self.samples = samples
-        if ids is self._given and (not self._counts or ids._version == self._version):
+        if ids is self._given and self._is_unchanged(ids):
             return
-        # Inference tensors do not count their changes; rollouts do not change theirs.
-        self._given, self._counts = ids, not ids.is_inference()
-        self._version = ids._version if self._counts else 0
+        self._given, self._version = ids, 0 if ids.is_inference() else ids._version
         before, self.ids = self.ids, ids.clone()
         self.count = len(ids)
         self.changed = None
@@ -93,6 +90,13 @@ class Route:
         self.step += 1
         if self.stamp is not None:
             self.stamp = self.stamp[0], self.step
+
+    def _is_unchanged(self, ids: Tensor) -> bool:
+        if self.stamp is not None:
+            return True
+        if ids.is_inference():  # such tensors do not count their changes
+            return torch.equal(ids, self.ids)
+        return ids._version == self._version
 
     def samples_in(self, rows: int) -> int:
         """Return how many samples of each group there are in an input of so many rows."""

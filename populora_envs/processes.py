@@ -94,7 +94,10 @@ class Spawned:
         )
         # Its own group: an interrupt from the keyboard reaches this process alone.
         self._process = subprocess.Popen(
-            [sys.executable, "-c", command], pass_fds=[theirs.fileno()], process_group=0
+            [sys.executable, "-c", command],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            process_group=0,
         )
         theirs.close()
         self.pid = self._process.pid

@@ -97,18 +97,21 @@ class RoutedLinear(ArrayLayer):
     def prepare(self) -> None:
         """Gather what a compiled model multiplies by; one row per group."""
         plan = self._present_plan()
-        self._matrices, self._common = plan.by_tensors.gather(), plan.common
+        self._matrices = plan.by_tensors.gather()
+        self._common = (None, plan.bias) if plan.shared is None else (self.weight, self.bias)
 
     def _traced(self, input: Tensor) -> Tensor:
         """Return what `__call__` gives, for a compiler to look at."""
-        rows = input.reshape(len(input), -1, input.shape[-1])
+        rows = input.reshape(len(input), -1, input.shape[-1]).to(self._matrices[0].dtype)
         for matrices in self._matrices:
             rows = torch.bmm(rows, matrices)
         output = rows.reshape(*input.shape[:-1], rows.shape[-1])
         weight, bias = self._common
         if weight is not None:
-            return output + in_tiles(input, weight, bias)
-        return output if bias is None else output + bias
+            output = output + in_tiles(input, weight, bias)
+        elif bias is not None:
+            output = output + bias
+        return output.to(input.dtype)
 
     def array_plan(self, dtype: np.dtype[Any]) -> LayerPlan | None:
         """Return the present plan, None where arrays of `dtype` cannot go through."""
