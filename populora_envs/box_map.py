@@ -66,7 +66,8 @@ class BoxMap:
         given = fit_shape(to_array(actions, self.space), self.space)
         numbers = given.astype(np.float64)
         if self._bounds_tell and given.dtype != np.float64:  # which may overflow
-            mapped = self._place(numbers)
+            with np.errstate(over="ignore", invalid="ignore"):
+                mapped = self._place(numbers)
             clipped = self._clip(mapped)
             # Whatever lies outside of from_range, or is no number, was clipped.
             if np.count_nonzero(clipped == mapped) == mapped.size:

@@ -33,6 +33,10 @@ class ArrayPlan(Protocol):
 
     fan_out: int
 
+    def takes(self, rows: int) -> bool:
+        """Return whether so many rows are one per sample."""
+        ...
+
     def gather(self) -> list[np.ndarray]:
         """Return the matrices of the present route; the same list where it was only rewritten."""
         ...
@@ -108,7 +112,8 @@ class FusedSequential(InstalledForward):
     def _find_script(self, array: np.ndarray) -> _Script | None:
         """Return what the layers do to an array of this shape, as they are now."""
         plans = self._plans(array.dtype) if array.ndim == 2 and len(array) else []
-        if not plans:
+        if not plans or not plans[0].takes(len(array)):
+            self._script = None
             return None
         matrices = [plan.gather() for plan in plans]
         script = self._script
@@ -166,6 +171,7 @@ class _Script:
             map(operator.is_, matrices, self._matrices)
         )
 
+    @np.errstate(over="ignore", invalid="ignore")
     def play(self, array: np.ndarray) -> np.ndarray:
         """Return a fresh array with what the layers give for `array`."""
         self._input[...] = array

@@ -153,7 +153,7 @@ class TiledLinear(InstalledForward):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles read the weight anew."""
-        return {**self.__dict__, "_tiles": None}
+        return {**self.__dict__, "_tiles": None, "_version": -1}
 
 
 class PaddedElementwise(InstalledForward):

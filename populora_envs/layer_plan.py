@@ -107,6 +107,10 @@ class LayerPlan:
             )
             raise ValueError(message)
 
+    def takes(self, rows: int) -> bool:
+        """Return whether so many rows are one per sample."""
+        return self.route.count * self.route.samples_in(rows) == rows
+
     def gather(self) -> list[np.ndarray]:
         """Return the matrices of the present groups."""
         assert self.by_arrays is not None
@@ -136,6 +140,7 @@ class LayerPlan:
             found.append((np.add, (results, changes, results)))
         return found
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _in_numpy(self, input: Tensor, grouped: tuple[int, ...]) -> Tensor:
         rows = math.prod(grouped[:-1])
         array = np.zeros((rows + -rows % TILE, self.fan_in), self.numpy_dtype)

@@ -86,6 +86,7 @@ class Normalizer(nn.Module):
         """Return normalised observations `[..., D]`; unchanged ones before the first update."""
         return ((observation - self.shift) / self.divisor).clamp(-CLIP, CLIP)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def on_array(self, observation: np.ndarray) -> np.ndarray:
         """Do what `forward` does, to a float32 array."""
         shift, divisor = self._buffers["shift"], self._buffers["divisor"]

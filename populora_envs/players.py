@@ -163,8 +163,9 @@ class Players:
         steps = sum(result.length for entry in shown.results for result in entry)
         count = len(task.jobs())
         if self.num_workers:
-            if count == trial.num_jobs:
+            if count == trial.num_jobs and trial.workers_have_begun:
                 self._compare(trial.rate, steps / seconds)
+            trial.workers_have_begun = True
         elif trial.note(count, steps / seconds, seconds):
             self._consider(trial, device)
 
@@ -224,6 +225,8 @@ class _Trial:
     last: float = 0.0
     total: float = 0.0
     done: int = 0
+    workers_have_begun: bool = False
+    """Whether what follows is free of what it takes to start."""
 
     def note(self, num_jobs: int, rate: float, seconds: float) -> bool:
         """Note an evaluation; return whether it says something of those to come."""

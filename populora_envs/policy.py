@@ -172,6 +172,7 @@ def _float_array(output: Any) -> np.ndarray | None:
     return array
 
 
+@np.errstate(over="ignore")
 def _has_finite_sum(numbers: np.ndarray) -> bool:
     """Return whether numbers are finite for sure; a sum of squares costs half of isfinite."""
     flat = numbers.ravel()
@@ -182,7 +183,7 @@ def _is_finite(output: Any, numbers: np.ndarray | None) -> bool:
     """Return whether an output is finite for sure: an index says nothing of the logits behind it."""
     if numbers is not None:
         return _has_finite_sum(numbers)
-    return not isinstance(output, Tensor) or math.isfinite(output.sum())
+    return not isinstance(output, Tensor) or math.isfinite(output.detach().sum())
 
 
 def _head(action: Any, space: spaces.Space[Any]) -> Any:

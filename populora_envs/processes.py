@@ -57,7 +57,9 @@ class Forked:
         def run() -> None:
             for channel in mine:
                 channel.close()
-            belong_to_parent()
+            leave_interrupts_to_parent()
+            if sys.platform == "linux":
+                ctypes.CDLL(None).prctl(1, signal.SIGKILL)
             target(theirs)
 
         self._process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
@@ -88,8 +90,11 @@ class Spawned:
 
     def __init__(self, module: str) -> None:
         self.channel, theirs = multiprocessing.Pipe()
+        # By its parent the system means the thread that starts it; where this is another than the main
+        # one, the closed channel must do.
+        is_main = threading.current_thread() is threading.main_thread()
         command = (
-            f"import ctypes, sys; sys.path[:] = {sys.path!r}; {_DIE_WITH_PARENT}; "
+            f"import ctypes, sys; sys.path[:] = {sys.path!r}; {_DIE_WITH_PARENT if is_main else None}; "
             f"import {module} as module; module.run_spawned({theirs.fileno()})"
         )
         # Its own group: an interrupt from the keyboard reaches this process alone.
@@ -126,12 +131,10 @@ def why_no_fork() -> str | None:
     return None
 
 
-def belong_to_parent() -> None:
-    """Let this process ignore the keyboard and end when its parent does, where the system can."""
+def leave_interrupts_to_parent() -> None:
+    """Let this process leave interrupts to its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def describe_exit(code: int | None) -> str:

@@ -111,13 +111,16 @@ class _Row:
     def fill(self, observations: Sequence[Any], rows: Sequence[int]) -> bool:
         """Write several at once; return whether that was possible."""
         parts = observations
-        for key in self.path:
-            parts = [part[key] for part in parts]
+        try:
+            for key in self.path:
+                parts = [part[key] for part in parts]
+        except (LookupError, TypeError):
+            return False
         if set(map(type, parts)) != {np.ndarray} and not _SCALARS.issuperset(map(type, parts)):
             return False
         try:
             batch = np.array(parts, dtype=self.values.dtype)
-        except (TypeError, ValueError):
+        except (ArithmeticError, TypeError, ValueError):
             return False
         if batch.shape[1:] != self.shape:
             return False
@@ -238,6 +241,7 @@ class Encoder:
         self.shape: tuple[int, ...] | None = None
         if flatten:
             self._lay_out()
+            self._is_plain = self._is_plain and self.shape == self._leaves[0].space.shape
 
     def _lay_out(self) -> None:
         only = self._leaves[0].space

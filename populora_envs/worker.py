@@ -22,7 +22,7 @@ import torch
 from populora_envs.adapter import close_all
 from populora_envs.jobs import JobQueue
 from populora_envs.normalizer import Moments
-from populora_envs.processes import belong_to_parent, open_channel
+from populora_envs.processes import leave_interrupts_to_parent, open_channel
 from populora_envs.rollout import JobResult
 from populora_envs.seeds import derive_seed
 from populora_envs.shared import Block, Place, unpack
@@ -110,7 +110,7 @@ class Reply(NamedTuple):
 def run_spawned(descriptor: int) -> None:
     """Serve the process that has spawned this one."""
     channel = open_channel(descriptor)
-    belong_to_parent()
+    leave_interrupts_to_parent()
     plan = cloudpickle.loads(channel.recv_bytes())
     control = Block(plan.control_size(), reduction.recv_handle(channel))
     serve(channel, plan, control)
