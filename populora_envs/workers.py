@@ -18,6 +18,7 @@ from populora_envs.worker import Order, Plan, Reply, rows, serve
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from populora_envs.jobs import Job
     from populora_envs.policy import Actor
     from populora_envs.processes import Worker
     from populora_envs.rollout import Forward, JobResult
@@ -95,63 +96,59 @@ class Workers:
             raise
 
     def _play(self, forward: Forward, task: Task, actor: Actor, slots: int) -> Shown:
-        jobs = task.jobs()
-        packed, acting = Packed(forward), cloudpickle.dumps(actor)
+        packed = Packed(forward)
         sent, dropped = self._publish(packed)
+        acting = cloudpickle.dumps(actor)
         order = Order(task, None, slots, acting, sent.key, None, packed.places, dropped)
-        found: list[dict[int, JobResult]] = [{} for _ in self._sources]
-        tally = _Tally()
+        score = _Score(task.jobs(), len(self._sources))
         while True:
             self._counters[:] = 0
-            died = self._round(order, packed, sent, found, jobs, tally)
-            left = [[i for i in range(len(jobs)) if i not in entry] for entry in found]
+            died = self._round(order, packed, sent, score)
+            left = score.left()
             if not any(left):
-                break
-            self._replace(died, jobs, retry=order.only != left)
+                return score.shown()
+            if order.only == left:
+                raise self._failure(died, "a second time, with nothing played in between")
+            for number, worker in died.items():
+                processes.kill_all([worker])
+                del self._workers[number]
+            self._start()
             order = order._replace(only=left, forget=[])
-        results = [[entry[i] for i in range(len(jobs))] for entry in found]
-        return Shown(results, tally.seconds_env, tally.seconds_forward, tally.drew_globals)
 
-    def _round(
-        self,
-        order: Order,
-        packed: Packed,
-        sent: _Sent,
-        found: list[dict[int, JobResult]],
-        jobs: Any,
-        tally: _Tally,
-    ) -> dict[int, Worker]:
+    def _round(self, order: Order, packed: Packed, sent: _Sent, score: _Score) -> dict[int, Worker]:
         """Send an order to everyone, add up what comes back; return who died."""
         died: dict[int, Worker] = {}
         waiting: dict[Any, int] = {}
         for number, worker in self._workers.items():
-            try:
-                self._send_order(worker, order, packed, sent)
+            if self._send_order(worker, order, packed, sent):
                 waiting[worker.channel] = number
-            except OSError:
+            else:
                 died[number] = worker
+        self._check_can_go_on(died)
         while waiting:
             for channel in connection.wait(list(waiting)):
                 number = waiting.pop(channel)
                 reply = self._receive(self._workers[number])
                 if reply is None:
                     died[number] = self._workers[number]
-                    self._check_can_go_on(died, jobs)
-                    continue
-                self._warn(reply)
-                tally.add(reply)
-                for entry, part in zip(found, reply.parts, strict=True):
-                    entry.update(rows(part, jobs))
+                else:
+                    self._warn(reply)
+                    score.add(reply)
+            self._check_can_go_on(died)
         return died
 
-    def _send_order(self, worker: Worker, order: Order, packed: Packed, sent: _Sent) -> None:
+    def _send_order(self, worker: Worker, order: Order, packed: Packed, sent: _Sent) -> bool:
+        """Return whether the worker lives to read it."""
         is_new = worker.pid not in sent.receivers
-        worker.channel.send_bytes(
-            cloudpickle.dumps(order._replace(structure=packed.structure) if is_new else order)
-        )
-        if is_new:
-            reduction.send_handle(worker.channel, sent.block.descriptor, worker.pid)
-            sent.receivers.add(worker.pid)
+        order = order._replace(structure=packed.structure) if is_new else order
+        try:
+            worker.channel.send_bytes(cloudpickle.dumps(order))
+            if is_new:
+                reduction.send_handle(worker.channel, sent.block.descriptor, worker.pid)
+                sent.receivers.add(worker.pid)
+        except OSError:
+            return False
+        return True
 
     def _receive(self, worker: Worker) -> Reply | None:
         """Return a reply, None where the worker has died; raise what it raised."""
@@ -212,17 +209,10 @@ class Workers:
         reduction.send_handle(worker.channel, self._control.descriptor, worker.pid)
         return worker
 
-    def _replace(self, died: dict[int, Worker], jobs: Any, *, retry: bool) -> None:
-        """Put fresh workers in the place of those that died, unless that has led nowhere."""
-        if not retry:
-            raise self._failure(died, "a second time, with nothing played in between")
-        for number, worker in died.items():
-            processes.kill_all([worker])
-            self._workers.pop(number, None)
-        self._start()
-
-    def _check_can_go_on(self, died: dict[int, Worker], jobs: Any) -> None:
+    def _check_can_go_on(self, died: dict[int, Worker]) -> None:
         """Raise where the episodes of workers that died cannot be played again."""
+        if not died:
+            return
         if not all(source.adapter.seeds_slots for source in self._sources):
             raise self._failure(died, "and its environments cannot be seeded, so cannot be rebuilt")
         if not all(source.is_made for source in self._sources):
@@ -260,14 +250,28 @@ class Workers:
         processes.end_all(workers)
 
 
-class _Tally:
-    """What several replies add up to."""
+class _Score:
+    """What has come back of an evaluation so far."""
 
-    def __init__(self) -> None:
-        self.seconds_env = self.seconds_forward = 0.0
-        self.drew_globals = False
+    def __init__(self, jobs: list[Job], num_entries: int) -> None:
+        self._jobs = jobs
+        self._found: list[dict[int, JobResult]] = [{} for _ in range(num_entries)]
+        self._seconds_env = self._seconds_forward = 0.0
+        self._drew_globals = False
 
     def add(self, reply: Reply) -> None:
-        self.seconds_env += reply.seconds_env
-        self.seconds_forward += reply.seconds_forward
-        self.drew_globals |= reply.drew_globals
+        """Take over what a worker has played."""
+        self._seconds_env += reply.seconds_env
+        self._seconds_forward += reply.seconds_forward
+        self._drew_globals |= reply.drew_globals
+        for entry, part in zip(self._found, reply.parts, strict=True):
+            entry.update(rows(part, self._jobs))
+
+    def left(self) -> list[list[int]]:
+        """Return the numbers of the jobs of each entry that nobody has played."""
+        return [[i for i in range(len(self._jobs)) if i not in entry] for entry in self._found]
+
+    def shown(self) -> Shown:
+        """Return everything, each entry in the order of its jobs."""
+        results = [[entry[i] for i in range(len(self._jobs))] for entry in self._found]
+        return Shown(results, self._seconds_env, self._seconds_forward, self._drew_globals)
