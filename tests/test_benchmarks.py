@@ -2,10 +2,11 @@
 
 import re
 import sys
+from functools import partial
 
 import pytest
 
-from tests.benchmarks import peers, routed_forward, scaling, table
+from tests.benchmarks import peers, rollout, routed_forward, scaling, table
 
 
 def tables(text, first_column):
@@ -99,3 +100,55 @@ def test_peers_that_are_missing_are_named(capsys, monkeypatch):
     assert peers.find_peers(sys.executable) == {}
     assert peers.find_peers("no-such-interpreter") == {}
     assert capsys.readouterr().out.count("without no_such_peer") == 2
+
+
+def test_rollout_prints_a_row_per_case_and_number_of_workers(capsys, monkeypatch):
+    sizes = {"pop_size": 3, "generations": 2, "horizon": 4}
+    cases = [
+        rollout.Case("some poles", partial(rollout.gym_list, "CartPole-v1", 2), "0.5", **sizes),
+        rollout.Case("a vector", partial(rollout.gym_vector, "CartPole-v1", 2), "9 us", **sizes),
+        rollout.Case(
+            "a box", partial(rollout.gym_list, "Pendulum-v1", 2), hidden=(3, 3), horizon=2
+        ),
+    ]
+    monkeypatch.setattr(rollout, "CASES", cases)
+    rollout.main(["--rounds", "1", "--workers", "0,2"])
+    (rows,) = tables(capsys.readouterr().out, "case")
+    assert rows[0] == rollout.HEADER
+    found = [(name, workers, wanted) for name, workers, _, _, _, wanted, *_ in rows[1:]]
+    assert found == [
+        *(("some poles", workers, "0.5") for workers in "02"),
+        ("a vector", "0", "9 us"),
+        *(("a box", workers, "-") for workers in "02"),
+    ]
+    assert [row[-1] == "-" for row in rows[1:]] == [True, True, False, True, True]
+    assert all(len(row) == len(rows[0]) for row in rows)
+
+
+def test_rollout_replays_what_was_played():
+    case = rollout.Case("", partial(rollout.gym_list, "CartPole-v1", 2), pop_size=3, num_episodes=2)
+    envs, begin = case.make()
+    _, events = rollout.record(case, envs)
+    assert sum(event.seed is not None for event in events) == 6
+    again, _ = case.make()
+    rollout.replay(events, again, begin)
+    assert [env.unwrapped.state.tolist() for env in again] == [
+        env.unwrapped.state.tolist() for env in envs
+    ]
+
+
+def test_rollout_can_put_the_best_everywhere():
+    case = rollout.Case("", partial(rollout.gym_list, "CartPole-v1", 2), generations=1, lasting=1)
+    with rollout.interact_with_env(case.make()[0]) as interactor:
+        population = rollout.make_population(case, interactor)
+        played = case.play(interactor, population)
+    assert len(set(played.lengths.flatten().tolist())) == 1
+
+
+def test_rollout_says_what_it_has_left_out(capsys, monkeypatch):
+    def make():
+        raise NotImplementedError("no adapter yet")
+
+    monkeypatch.setattr(rollout, "CASES", [rollout.Case("a pool", make)])
+    rollout.main(["--rounds", "1", "--only", "pool"])
+    assert "left out a pool: no adapter yet" in capsys.readouterr().out
