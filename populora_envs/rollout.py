@@ -21,6 +21,7 @@ import torch
 
 from populora_envs.adapter import blamed
 from populora_envs.normalizer import Moments, moments_of
+from populora_envs.seating import Seating
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,11 +119,10 @@ class _Run:
         self.seeds = np.zeros(count, dtype=np.int64)
         self.individuals = np.zeros(count, dtype=np.int64)
         self.exhausted = False
-        self.rows: Any = slice(None)
         self.steps_left = 0
         takes_arrays = getattr(forward, "takes_arrays", False) and slots.encoder.is_vector
         self.by_arrays = takes_arrays and slots.device.type == "cpu"
-        self.ids = torch.zeros(0, dtype=torch.int64)
+        self.seating = Seating(count, slots.device, may_rest=self.by_arrays)
         self.sums: np.ndarray | None = None
         self.seats: np.ndarray | None = None
         if with_moments:
@@ -176,12 +176,10 @@ class _Run:
         self._choose_rows()
 
     def _choose_rows(self) -> None:
-        """Note who acts: all slots, or some of them; and when the first of them reaches the horizon."""
-        slots = self.slots
-        everyone = slots.num_acting == slots.num_slots
-        self.rows = slice(None) if everyone else np.flatnonzero(slots.acting)
-        self.ids = torch.from_numpy(self.individuals[self.rows].copy()).to(slots.device)
-        self.steps_left = self.horizon - int(self.lengths[self.rows].max(initial=0))
+        """Seat those who act, and note when the first of them reaches the horizon."""
+        acting = self.slots.acting
+        self.seating.choose(acting, self.slots.num_acting, self.individuals)
+        self.steps_left = self.horizon - int(self.lengths[acting].max(initial=0))
 
     def _step(self) -> None:
         """Advance who acts; the numbers of idle slots go on meaning nothing."""
@@ -189,44 +187,34 @@ class _Run:
             seen = self.slots.seen(slice(None)).astype(np.float64)
             self.sums[0] += seen
             self.sums[1] += seen * seen
-        actions, finite = self._decide(self.rows)
-        everyone = isinstance(self.rows, slice)
-        transition = self.slots.step(actions if everyone else self._spread(actions))
+        actions, finite = self._decide()
+        transition = self.slots.step(self.seating.spread(actions))
         self.returns += transition.reward
         self.lengths += 1
         self.steps_left -= 1
         if np.count_nonzero(finite) < len(finite):
-            self.returns[self._indices()[~finite]] = np.nan
+            self.returns[self.seating.slots[~finite]] = np.nan
         ends = np.count_nonzero(transition.terminated) + np.count_nonzero(transition.truncated)
         if ends or not self.steps_left:
             self._close(transition.terminated, transition.truncated)
 
-    def _decide(self, rows: Any) -> tuple[Any, np.ndarray]:
+    def _decide(self) -> tuple[Any, np.ndarray]:
         start = perf_counter()
-        batch = self.slots.array(rows) if self.by_arrays else self.slots.batch(rows)
-        output = self.forward(batch, self.ids)
-        decided = self.act(output, self._keys, len(self.ids))
+        seating, slots = self.seating, self.slots
+        if self.by_arrays:
+            batch: Any = seating.cover(slots.array(seating.rows))
+        else:
+            batch = slots.batch(seating.rows)
+        output = self.forward(batch, seating.ids)
+        decided = self.act(output, self._keys, len(seating.slots))
         self.seconds_forward += perf_counter() - start
         return decided
 
     def _keys(self) -> Tensor:
         """Return what the noise of each row depends on: the seed of its job and the step."""
-        keys = np.stack([self.seeds[self.rows], self.lengths[self.rows]], axis=1)
+        slots = self.seating.slots
+        keys = np.stack([self.seeds[slots], self.lengths[slots]], axis=1)
         return torch.from_numpy(keys).to(self.slots.device)
-
-    def _indices(self) -> np.ndarray:
-        return np.flatnonzero(self.slots.acting)
-
-    def _spread(self, actions: Any) -> Any:
-        """Return actions for all N slots from those of the acting ones; idle slots get the first."""
-        if isinstance(actions, dict):
-            return {key: self._spread(part) for key, part in actions.items()}
-        if isinstance(actions, tuple):
-            return tuple(self._spread(part) for part in actions)
-        spread = np.empty((self.slots.num_slots, *actions.shape[1:]), dtype=actions.dtype)
-        spread[:] = actions[0]
-        spread[self.rows] = actions
-        return spread
 
     def _close(self, terminated: np.ndarray, truncated: np.ndarray) -> None:
         """Note the result of every job that has ended and let its slot rest."""

@@ -49,6 +49,7 @@ FLOORS = (
         "jobs",
         "processes",
         "rescale",
+        "seating",
         "seeds",
         "settings",
         "shared",

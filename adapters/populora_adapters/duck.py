@@ -66,10 +66,13 @@ class DuckEnvs(SingleEnvs):
         return _old_result(result)
 
     def _columns(self, results: list[Any]) -> Columns | None:
-        if set(map(type, results)) != {tuple} or set(map(len, results)) != {5}:
+        if set(map(type, results)) != {tuple}:
             return None
-        columns = tuple(zip(*results, strict=True))
-        return columns[:4]  # type: ignore[return-value]
+        try:
+            observations, rewards, terminated, truncated, _ = zip(*results, strict=True)
+        except ValueError:  # not five of each
+            return None
+        return observations, rewards, terminated, truncated
 
 
 def _is_nested_as(space: spaces.Space[Any], value: Any) -> bool:
