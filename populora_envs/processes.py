@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +26,9 @@ SECONDS_TO_END = 1.0
 
 _DIE_WITH_PARENT = "sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 9)"
 """Let the system send SIGKILL when the parent ends (PR_SET_PDEATHSIG), before anything is imported."""
+
+_OPEN: weakref.WeakSet[Connection] = weakref.WeakSet()
+"""Channels to workers of this process, which no copy of it may keep open."""
 
 
 class Worker(Protocol):
@@ -47,12 +51,12 @@ class Forked:
 
     Args:
         target: called in the copy with its end of the channel.
-        others: channels to earlier workers, which the copy must not keep open.
     """
 
-    def __init__(self, target: Target, others: Sequence[Connection]) -> None:
+    def __init__(self, target: Target) -> None:
         self.channel, theirs = multiprocessing.Pipe()
-        mine = [*others, self.channel]
+        _OPEN.add(self.channel)
+        mine = list(_OPEN)
 
         def run() -> None:
             for channel in mine:
@@ -90,6 +94,7 @@ class Spawned:
 
     def __init__(self, module: str) -> None:
         self.channel, theirs = multiprocessing.Pipe()
+        _OPEN.add(self.channel)
         # By its parent the system means the thread that starts it; where this is another than the main
         # one, the closed channel must do.
         is_main = threading.current_thread() is threading.main_thread()

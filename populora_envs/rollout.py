@@ -62,6 +62,7 @@ def play(
     *,
     with_moments: bool = False,
     seats: np.ndarray | None = None,
+    at_once: int | None = None,
 ) -> Played:
     """Play jobs until `take_job` returns None.
 
@@ -78,10 +79,12 @@ def play(
         with_moments: return the moments of each job's observations.
         seats: int64 `[at least N, 2]`, where individual and episode of each slot are shown to who
             looks on from another process; -1 at rest.
+        at_once: most slots that act, where others wait for jobs too; None means all.
     """
     slots.stop()
     run = _Run(slots, forward, act, take_job, horizon, with_moments=with_moments)
     run.seats = seats
+    run.at_once = slots.num_slots if at_once is None else at_once
     try:
         with torch.inference_mode():
             return run.play()
@@ -125,6 +128,7 @@ class _Run:
         self.seating = Seating(count, slots.device, may_rest=self.by_arrays)
         self.sums: np.ndarray | None = None
         self.seats: np.ndarray | None = None
+        self.at_once = count
         if with_moments:
             self.sums = np.zeros((2, count, *(slots.encoder.shape or ())))
         self.results: list[JobResult] = []
@@ -151,13 +155,14 @@ class _Run:
 
     def _fill(self) -> bool:
         """Give jobs to ready slots; return whether any slot acts."""
-        if not self.exhausted and self.slots.may_begin():
+        has_room = not self.exhausted and self.slots.num_acting < self.at_once
+        if has_room and self.slots.may_begin():
             self._begin(self.slots.ready())
         return self.slots.num_acting > 0
 
     def _begin(self, ready: np.ndarray) -> None:
         started = np.zeros_like(ready)
-        for slot in np.flatnonzero(ready):
+        for slot in np.flatnonzero(ready)[: self.at_once - self.slots.num_acting]:
             job = self.take_job()
             if job is None:
                 self.exhausted = True

@@ -174,7 +174,9 @@ class Source:
         """How many slots there will be at most; None where that is open, or each process has its own."""
         if self._factory is not None:
             return self._num_envs
-        return None if self._is_vector_maker else self.adapter.num_slots
+        if self._makers is None:
+            return self.adapter.num_slots
+        return None if self._is_vector_maker else len(self._makers)
 
     @property
     def _is_vector_maker(self) -> bool:

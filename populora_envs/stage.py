@@ -73,6 +73,7 @@ class Stage:
         take: Callable[[int], TakeJob],
         global_seed: int,
         seats: np.ndarray | None = None,
+        at_once: Sequence[int] | None = None,
     ) -> Shown:
         """Play until no entry has a job left.
 
@@ -85,6 +86,7 @@ class Stage:
             take: gives, for the number of an entry, the function that hands out its jobs.
             global_seed: of the global generators.
             seats: as `rollout.play` takes it, for as many slots as the largest entry has.
+            at_once: most slots that act, per entry.
         """
 
         def act(output: Any, keys: Callable[[], Tensor], count: int) -> tuple[Any, np.ndarray]:
@@ -101,6 +103,7 @@ class Stage:
                     most,
                     with_moments=task.with_moments,
                     seats=seats,
+                    at_once=None if at_once is None else at_once[i],
                 )
                 for i, (slots, most) in enumerate(zip(self.entries, task.horizons, strict=True))
             ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pickle
 import random
 import traceback
 import warnings
@@ -111,9 +112,14 @@ def run_spawned(descriptor: int) -> None:
     """Serve the process that has spawned this one."""
     channel = open_channel(descriptor)
     leave_interrupts_to_parent()
-    plan = cloudpickle.loads(channel.recv_bytes())
-    control = Block(plan.control_size(), reduction.recv_handle(channel))
-    serve(channel, plan, control)
+    sent = channel.recv_bytes()
+    descriptor = reduction.recv_handle(channel)
+    try:
+        plan = cloudpickle.loads(sent)
+    except Exception as error:
+        _send(channel, _failed(error))
+        return
+    serve(channel, plan, Block(plan.control_size(), descriptor))
 
 
 def serve(channel: Connection, plan: Plan, control: Block) -> None:
@@ -195,7 +201,11 @@ class _Worker:
         seed = task.global_seed(self.plan.number)
         self.seats[:] = -1
         forward = self.forwards[order.key]
-        return stage.play(forward, task, lambda e: self._taker(e, queues[e]), seed, self.seats)
+        # Few jobs are shared out: one worker does not take them all.
+        at_once = [-(-len(queue) // self.plan.count) for queue in queues]
+        return stage.play(
+            forward, task, lambda e: self._taker(e, queues[e]), seed, self.seats, at_once
+        )
 
     def _taker(self, entry: int, jobs: list[Job]) -> TakeJob:
         """Return what hands out jobs: from the common counter, or this worker's fixed share."""
@@ -229,14 +239,23 @@ def _seed_globals(seed: int) -> None:
 
 
 def _send(channel: Connection, reply: Reply | None) -> None:
-    channel.send_bytes(cloudpickle.dumps(reply))
+    channel.send_bytes(_pickled(reply))
+
+
+def _pickled(thing: Any) -> bytes:
+    """Return bytes in which classes of the user's script stay the ones that the main process has."""
+    try:
+        return pickle.dumps(thing)
+    except Exception:
+        copied: bytes = cloudpickle.dumps(thing)
+        return copied
 
 
 def _failed(error: Exception) -> Reply:
     """Return a reply that carries an error, or one with its words where it cannot travel."""
     where = "".join(traceback.format_exception(error))
     try:
-        carried: Exception = cloudpickle.loads(cloudpickle.dumps(error))
+        carried: Exception = cloudpickle.loads(_pickled(error))
     except Exception:
         carried = RuntimeError(f"{type(error).__name__}: {error}")
     for note in getattr(error, "__notes__", []):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import warnings
+import weakref
 from functools import partial
 from multiprocessing import connection, reduction
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import cloudpickle
 
 from populora_envs import processes
+from populora_envs.adapter import noted
 from populora_envs.processes import Forked, Spawned, describe_exit
 from populora_envs.shared import Block, Packed
 from populora_envs.stage import Shown
@@ -78,6 +81,7 @@ class Workers:
         self._sent: dict[Any, _Sent] = {}
         self._keys = 0
         self._said: set[tuple[str, type[Warning]]] = set()
+        weakref.finalize(self, _end, self._workers, os.getpid())
 
     def play(self, forward: Forward, task: Task, actor: Actor, slots: int) -> Shown:
         """Play a task; whatever happens, no worker is left in the middle of it.
@@ -96,9 +100,11 @@ class Workers:
             raise
 
     def _play(self, forward: Forward, task: Task, actor: Actor, slots: int) -> Shown:
-        packed = Packed(forward)
+        with noted("the policy cannot be sent to workers"):
+            packed = Packed(forward)
         sent, dropped = self._publish(packed)
-        acting = cloudpickle.dumps(actor)
+        with noted("the action function cannot be sent to workers"):
+            acting = cloudpickle.dumps(actor)
         order = Order(task, None, slots, acting, sent.key, None, packed.places, dropped)
         score = _Score(task.jobs(), len(self._sources))
         while True:
@@ -183,6 +189,7 @@ class Workers:
 
     def _start(self) -> None:
         """Start the workers that are missing, all at once."""
+        self._check_fork()
         missing = [plan for plan in self._plans if plan.number not in self._workers]
         for plan in missing:
             self._workers[plan.number] = self._launch(plan)
@@ -198,11 +205,17 @@ class Workers:
             if opened is not None and opened.error is not None:
                 raise opened.error from _RemoteTraceback(opened.where)
 
+    def _check_fork(self) -> None:
+        """Refuse to copy this process where that became impossible since it was asked."""
+        if len(self._workers) < self.count and not all(s.is_made for s in self._sources):
+            reason = processes.why_no_fork()
+            if reason is not None:
+                message = f"workers cannot inherit these environments: {reason}"
+                raise ValueError(message)
+
     def _launch(self, plan: Plan) -> Worker:
         if not all(source.is_made for source in self._sources):
-            others = [worker.channel for worker in self._workers.values()]
-            target = partial(serve, plan=plan, control=self._control)
-            return Forked(target, others)
+            return Forked(partial(serve, plan=plan, control=self._control))
         worker = Spawned(_SPAWNED_MODULE)
         self._workers[plan.number] = worker
         worker.channel.send_bytes(cloudpickle.dumps(plan))
@@ -239,15 +252,24 @@ class Workers:
 
     def kill(self) -> None:
         """End all workers at once."""
-        workers, self._workers = list(self._workers.values()), {}
+        workers = list(self._workers.values())
+        self._workers.clear()
         self._sent.clear()
         processes.kill_all(workers)
 
     def close(self) -> None:
         """Let all workers close their environments and end; a second call is harmless."""
-        workers, self._workers = list(self._workers.values()), {}
         self._sent.clear()
-        processes.end_all(workers)
+        _end(self._workers, os.getpid())
+
+
+def _end(workers: dict[int, Worker], owner: int) -> None:
+    """End workers, but not from a copy of the process that they belong to."""
+    if os.getpid() != owner:
+        return
+    ending = list(workers.values())
+    workers.clear()
+    processes.end_all(ending)
 
 
 class _Score:

@@ -49,7 +49,7 @@ def busy(channel):
     channel.send("ready")
     time.sleep(60)
 
-workers = [Forked(busy, []), Spawned("echo_of_parent")]
+workers = [Forked(busy), Spawned("echo_of_parent")]
 workers[0].channel.recv()
 workers[1].channel.send(1)
 workers[1].channel.recv()
@@ -88,8 +88,8 @@ def start(modules):
     """Starts workers that are gone when the test is over."""
     started = []
 
-    def begin(kind, target=echo, others=()):
-        worker = Forked(target, others) if kind == "forked" else Spawned("echo_module")
+    def begin(kind, target=echo):
+        worker = Forked(target) if kind == "forked" else Spawned("echo_module")
         started.append(worker)
         return worker
 
@@ -191,7 +191,7 @@ def test_an_error_in_a_copy_is_an_exit_code(start, capfd):
 
 def test_a_later_copy_does_not_keep_the_channels_of_earlier_ones_open(start):
     first = start("forked")
-    second = start("forked", others=[first.channel])
+    second = start("forked")
     ask(second, 1)
     first.channel.close()
     assert first.wait(PATIENCE) == 0
