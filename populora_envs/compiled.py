@@ -27,7 +27,8 @@ class CompiledModel(RoutedModel):
     def __init__(self, model: nn.Module, route: Route) -> None:
         super().__init__(model, route)
         self._on_array = None
-        self._compiled: Any = torch.compile(model, dynamic=False)
+        # A pool of compiling threads would forbid to fork workers later, and a policy is small.
+        self._compiled: Any = torch.compile(model, dynamic=False, options={"compile_threads": 1})
         self._ids: tuple[Tensor | None, Tensor | None] = (None, None)
 
     def __call__(self, batch: Any, ids: Tensor) -> Any:

@@ -130,7 +130,8 @@ def why_no_fork() -> str | None:
         return f"{sys.platform} cannot fork processes"
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "CUDA is in use, which does not survive a fork"
-    count = threading.active_count()
+    # tqdm's watching thread only sleeps, and a worker draws no bar.
+    count = sum(type(thread).__name__ != "TMonitor" for thread in threading.enumerate())
     if count > 1:
         return f"{count} Python threads are running, and a fork would copy one of them alone"
     return None

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from populora_envs import Population, evolve_with_env
+from populora_envs.processes import why_no_fork
 from populora_envs.routing import RoutedModel
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -110,3 +111,8 @@ def test_a_run_may_be_compiled():
     _, history = evolve_with_env("CartPole-v1", compile=True, **settings)
     _, plain = evolve_with_env("CartPole-v1", **settings)
     assert history[0]["best_fitness"] == plain[0]["best_fitness"]
+
+
+def test_compiling_leaves_no_thread_that_forbids_workers(compiled):
+    compiled.routed(numbers(40, 5), torch.arange(40) % 6)
+    assert why_no_fork() is None

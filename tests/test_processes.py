@@ -25,8 +25,6 @@ from populora_envs.processes import (
     why_no_fork,
 )
 
-pytestmark = pytest.mark.skipif(why_no_fork() is not None, reason=str(why_no_fork()))
-
 PATIENCE = 20.0
 ECHO = """
 from multiprocessing.connection import Connection

@@ -58,7 +58,7 @@ GOOD = {
     **{
         f"sync {mode.name}": (
             functools.partial(SyncVectorEnv, [Clock] * 3, autoreset_mode=mode),
-            "SlotResetVector",
+            "SyncMembers",
             3,
         )
         for mode in MODES

@@ -2,10 +2,12 @@
 
 import ctypes
 import faulthandler
+import io
 import os
 import re
 import signal
 import sys
+import threading
 import time
 import warnings
 from functools import partial
@@ -13,6 +15,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 
 from populora_envs import interact_with_env
 from populora_envs.workers import WorkerDiedError
@@ -293,3 +296,9 @@ def test_death_between_evaluations_does_not_rebuild_unseedable_environments_unse
         time.sleep(0.1)
         with pytest.raises(WorkerDiedError, match="cannot be seeded"):
             interactor.evaluate(population)
+
+
+def test_the_watching_thread_of_a_progress_bar_does_not_forbid_workers():
+    with tqdm(total=1, file=io.StringIO()):
+        assert any(type(thread).__name__ == "TMonitor" for thread in threading.enumerate())
+        assert rollout([Aim(), Aim()]).returns.shape == (3, 3)
