@@ -61,6 +61,9 @@ class Players:
         self._trial: _Trial | None = None
         self._workers: Workers | None = None
         self.entries = self._make_entries()
+        if isinstance(num_workers, str) and num_workers != "auto":
+            message = f"num_workers must be a whole number or 'auto', not {num_workers!r}"
+            raise ValueError(message)
         if num_workers == "auto":
             self._trial, self.choice = _Trial(), "not yet"
         elif at_least("num_workers", num_workers, 0):

@@ -93,7 +93,7 @@ class Stage:
             return self.actor.act(output, keys() if task.draws else None, count)
 
         frozen = getattr(forward, "frozen", nullcontext)
-        with _one_thread(), frozen(), seeded_globals(global_seed) as drew:
+        with one_thread(), frozen(), seeded_globals(global_seed) as drew:
             played = [
                 play(
                     slots,
@@ -116,7 +116,7 @@ class Stage:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Let torch use one thread, as numbers may depend on how many share a product.
 
     Policies of a few rows are also faster so: threads that wait for a busy core cost milliseconds.

@@ -83,7 +83,7 @@ def chosen(envs, times=1, pop_size=8):
     [
         (-1, ValueError, "num_workers must be at least 0, not -1"),
         (1.5, TypeError, "num_workers must be a whole number, not 1.5"),
-        ("two", TypeError, "num_workers must be a whole number, not 'two'"),
+        ("two", ValueError, "num_workers must be a whole number or 'auto', not 'two'"),
         (True, TypeError, "num_workers must be a whole number, not True"),
     ],
 )

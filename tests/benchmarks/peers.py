@@ -27,7 +27,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.benchmarks.table import machine_line, median_ratio, one_thread, print_table
+from populora_envs.stage import one_thread
+from tests.benchmarks.table import machine_line, median_ratio, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from populora_envs import Population
+from populora_envs.stage import one_thread
 from tests.benchmarks.table import (
     machine_line,
     megabytes_of_individuals,
-    one_thread,
     print_table,
     time_in_turns,
 )

@@ -19,12 +19,12 @@ import gymnasium
 from torch import nn
 
 from populora_envs import interact_with_env
+from populora_envs.stage import one_thread
 from tests.benchmarks.routed_forward import make_model
 from tests.benchmarks.table import (
     machine_line,
     median_ratio,
     megabytes_of_individuals,
-    one_thread,
     print_table,
 )
 

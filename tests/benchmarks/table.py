@@ -6,7 +6,6 @@ import os
 import platform
 import statistics
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from populora_envs import Population
 
@@ -27,17 +26,6 @@ def machine_line() -> str:
         f"Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}, "
         f"gymnasium {gymnasium.__version__}"
     )
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch use one thread, as rollouts do."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(count)
 
 
 class Timing(NamedTuple):
