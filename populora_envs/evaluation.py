@@ -15,7 +15,6 @@ from populora_envs.stage import Task
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from populora_envs.jobs import Job
     from populora_envs.normalizer import Moments
     from populora_envs.players import Players
     from populora_envs.policy import Actor
@@ -85,12 +84,12 @@ class Evaluation:
         episodes are spread.
         """
         task = Task(pop_size, tuple(episode_seeds), self.horizons, self.draws, with_moments)
-        copies = self.copies or len(task.jobs())
+        copies = self.copies or task.num_jobs
         shown = self.players.play(forward, task, self.actor, self.device, copies)
         if shown.drew_globals and not self.actor.warned_of_globals:
             self.actor.warned_of_globals = True
             _warn_of_globals()
-        results = [_in_order(entry, task.jobs()) for entry in shown.results]
+        results = [sorted(e, key=lambda result: task.number_of(result.job)) for e in shown.results]
         return _gathered(results, pop_size, shown.seconds_env, shown.seconds_forward)
 
     def of_population(self, population: Population, episode_seeds: Sequence[int]) -> Evaluated:
@@ -109,11 +108,6 @@ class Evaluation:
         if normalizer is not None:
             normalizer.propose_(m for m in evaluated.moments if m.squares.isfinite().all())
         return evaluated
-
-
-def _in_order(results: list[JobResult], jobs: list[Job]) -> list[JobResult]:
-    by_job = {result.job: result for result in results}
-    return [by_job[job] for job in jobs]
 
 
 def _gathered(

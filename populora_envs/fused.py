@@ -86,11 +86,11 @@ class FusedSequential(InstalledForward):
 
     def __call__(self, input: Tensor) -> Tensor:
         """Return what the layers give; they are called one by one where they must be."""
-        if torch.compiler.is_compiling():
-            return nn.Sequential.forward(self.sequence, input)  # type: ignore[no-any-return, no-untyped-call]
         output = None
-        needs_graph = input.requires_grad and torch.is_grad_enabled()
-        if input.is_cpu and not needs_graph and input.dtype in NUMPY_FLOATS:
+        needs_tensors = torch.compiler.is_compiling() or (
+            input.requires_grad and torch.is_grad_enabled()
+        )
+        if not needs_tensors and input.is_cpu and input.dtype in NUMPY_FLOATS:
             output = self.on_array(input.numpy(force=True), None)
         if output is None:
             return nn.Sequential.forward(self.sequence, input)  # type: ignore[no-any-return, no-untyped-call]

@@ -30,8 +30,8 @@ TILE, ACCELERATOR_TILE = 16, 1024
 """Rows per tile of the products with a shared matrix: on a CPU, and where a call costs more than rows."""
 
 SMALL_PRODUCT = 8192
-"""Most numbers of a matrix, times the rows beyond a tile that share it, for NumPy: above that its BLAS
-may use threads, whose number would show in the last bits."""
+"""Most numbers of a matrix, times the rows that one individual multiplies by it at once, for NumPy: above
+that its BLAS may use threads, whose number would show in the last bits."""
 
 TRANSPOSED_BYTES = 2**24
 """Largest weight of which a transposed copy is kept: products of few rows are up to 1.8x faster."""
@@ -82,16 +82,12 @@ class Tiles:
         padding = -count % self.size
         padded = F.pad(rows, (0, 0, 0, padding)) if padding else rows.contiguous()
         if torch.is_grad_enabled() and (rows.requires_grad or self.weight.requires_grad):
-            output = self._with_graph(padded)
+            output = in_tiles(padded, self.weight, self.bias, self.size)
         else:
             output = padded.new_empty(len(padded), self.fan_out)
             for function, operands in self.operations(padded.detach(), output):
                 function(*operands)
         return output[:count] if padding else output
-
-    def _with_graph(self, padded: Tensor) -> Tensor:
-        tiles = padded.reshape(-1, self.size, self.fan_in).unbind()
-        return torch.cat([F.linear(tile, self.weight, self.bias) for tile in tiles or [padded]])
 
     def operations(self, rows: Tensor, output: Tensor) -> list[Operation]:
         """Return what writes `[N, out]` for `[N, in]`, both contiguous, N a multiple of the tile's."""
@@ -109,10 +105,10 @@ class Tiles:
         return torch.addmm(self._constant, tile, self._matrix, out=output)
 
 
-def in_tiles(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return `[..., out]` for `[..., in]`, rows a multiple of 32, for a compiler to look at."""
+def in_tiles(input: Tensor, weight: Tensor, bias: Tensor | None, size: int = VECTOR) -> Tensor:
+    """Return `[..., out]` for `[..., in]`, rows a multiple of `size`, for a graph or a compiler."""
     rows = input.reshape(-1, input.shape[-1])
-    tiles = torch.cat([F.linear(tile, weight, bias) for tile in torch.split(rows, VECTOR)])
+    tiles = torch.cat([F.linear(tile, weight, bias) for tile in torch.split(rows, size)])
     return tiles.reshape(*input.shape[:-1], len(weight))
 
 

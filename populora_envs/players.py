@@ -14,6 +14,7 @@ from populora_envs.jobs import JobQueue
 from populora_envs.processes import usable_cores, why_no_fork
 from populora_envs.settings import at_least
 from populora_envs.slots import Slots
+from populora_envs.sources import must_fork
 from populora_envs.stage import Shown, Stage
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Players:
         self.num_workers, self.choice = 0, ""
         self._trial: _Trial | None = None
         self._workers: Workers | None = None
+        self._forks = must_fork(sources)
         self.entries = self._make_entries()
         if isinstance(num_workers, str) and num_workers != "auto":
             message = f"num_workers must be a whole number or 'auto', not {num_workers!r}"
@@ -90,11 +92,10 @@ class Players:
         if sys.platform == "win32":
             return "local workers need a POSIX system"
         for source in self.sources:
-            if source.why_not_shared() is not None:
-                return source.why_not_shared()
-        if all(source.is_made for source in self.sources):
-            return None
-        reason = why_no_fork()
+            reason = source.why_not_shared()
+            if reason is not None:
+                return reason
+        reason = why_no_fork() if self._forks else None
         return reason and f"environments given as instances are inherited by a fork, and {reason}"
 
     def _most_workers(self) -> int | None:
@@ -164,7 +165,7 @@ class Players:
         trial = self._trial
         assert trial is not None
         steps = sum(result.length for entry in shown.results for result in entry)
-        count = len(task.jobs())
+        count = task.num_jobs
         if self.num_workers:
             if count == trial.num_jobs and trial.workers_have_begun:
                 self._compare(trial.rate, steps / seconds)
@@ -185,8 +186,7 @@ class Players:
         if reason is not None:
             self._settle(f"0: {reason}")
             return
-        is_made = all(source.is_made for source in self.sources)
-        cost = SECONDS_TO_SPAWN if is_made else SECONDS_TO_FORK
+        cost = SECONDS_TO_FORK if self._forks else SECONDS_TO_SPAWN
         if trial.gain(count) > 2 * cost:
             self.num_workers = count
         else:

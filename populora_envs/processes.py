@@ -11,13 +11,13 @@ import sys
 import threading
 import warnings
 import weakref
-from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from multiprocessing.connection import Connection
 
     Target = Callable[[Connection], None]
 
@@ -179,8 +179,3 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def open_channel(descriptor: int) -> Any:
-    """Return a spawned process' end of its channel."""
-    return Connection(descriptor)

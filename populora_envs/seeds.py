@@ -96,6 +96,13 @@ def _global_state() -> tuple[object, ...]:
     return random.getstate(), numpy, torch.get_rng_state().numpy().tobytes()
 
 
+def seed_globals(seed: int) -> None:
+    """Seed the generators that user code may draw from."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the user's code may read this generator
+    torch.default_generator.manual_seed(seed)
+
+
 @contextmanager
 def seeded_globals(seed: int) -> Iterator[list[bool]]:
     """Run user code under global generators made from `seed`, then restore them.
@@ -104,9 +111,7 @@ def seeded_globals(seed: int) -> Iterator[list[bool]]:
         A list that holds, afterwards, whether the code drew from one of them.
     """
     python, numpy, torch_cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - the user's code may read this generator
-    torch.default_generator.manual_seed(seed)
+    seed_globals(seed)
     before = _global_state()
     drew: list[bool] = []
     try:

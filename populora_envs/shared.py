@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import mmap
 import os
 import pickle
@@ -43,10 +44,11 @@ class Block:
 
     def tensor(self, place: Place) -> Tensor:
         """Return a view of the memory as a tensor."""
-        count = int(np.prod(place.shape, dtype=np.int64))
-        if not count:
+        if not place.count:
             return torch.empty(place.shape, dtype=place.dtype, device="cpu")
-        flat = torch.frombuffer(self._memory, dtype=place.dtype, count=count, offset=place.offset)
+        flat = torch.frombuffer(
+            self._memory, dtype=place.dtype, count=place.count, offset=place.offset
+        )
         return flat.reshape(place.shape)
 
     def close(self) -> None:
@@ -77,6 +79,16 @@ class Place:
     shape: tuple[int, ...]
     dtype: torch.dtype
     offset: int
+
+    @property
+    def count(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+    @property
+    def end(self) -> int:
+        """The byte behind its last."""
+        return self.offset + self.count * self.dtype.itemsize
 
 
 class Packed:

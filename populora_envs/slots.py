@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from populora_envs.adapter import Autoreset, blame, blamed
+from populora_envs.spaces import copied_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,8 +111,7 @@ class Slots:
 
     def array(self, rows: Any) -> np.ndarray:
         """Return a copy of what `batch` holds as one array on the CPU, for vectors and images."""
-        picked: np.ndarray = self._buffer[0][rows]
-        return picked.copy() if isinstance(rows, slice) else picked  # indices copy already
+        return copied_rows(self._buffer[0], rows)
 
     def seen(self, rows: Any) -> np.ndarray:
         """Return the encoded observations of `rows` as an array that the next step overwrites."""

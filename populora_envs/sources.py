@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from populora_envs import simulators
@@ -205,6 +205,11 @@ class Source:
         """Close the environments that were made here; what the user opened stays open."""
         owned, self._owned = self._owned, []
         close_all(owned)
+
+
+def must_fork(sources: Iterable[Source]) -> bool:
+    """Return whether other processes can have some of these environments by inheritance alone."""
+    return not all(source.is_made for source in sources)
 
 
 def as_factory(thing: Any) -> Factory | None:

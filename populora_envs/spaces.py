@@ -287,7 +287,7 @@ class Encoder:
 
     def batch(self, buffer: list[np.ndarray], rows: Any, device: torch.device) -> Any:
         """Return copies of `rows` as tensors on `device`, nested where the observation stays so."""
-        tensors = [torch.from_numpy(_copied(array, rows)).to(device) for array in buffer]
+        tensors = [torch.from_numpy(copied_rows(array, rows)).to(device) for array in buffer]
         if not self.nested:
             return tensors[0]
         paths = [leaf.path for leaf in self._leaves]
@@ -314,7 +314,8 @@ def _holds_floats(leaf: Leaf) -> bool:
     return not leaf.path and isinstance(space, spaces.Box) and space.dtype.kind == "f"
 
 
-def _copied(array: np.ndarray, rows: Any) -> np.ndarray:
+def copied_rows(array: np.ndarray, rows: Any) -> np.ndarray:
+    """Return a copy of the rows that a slice or indices name."""
     picked: np.ndarray = array[rows]
     return picked.copy() if isinstance(rows, slice) else picked  # indices copy already
 

@@ -35,6 +35,15 @@ class Task(NamedTuple):
     with_moments: bool
     """Whether the moments of the observations are wanted."""
 
+    @property
+    def num_jobs(self) -> int:
+        """How many jobs each entry has."""
+        return self.pop_size * len(self.episode_seeds)
+
+    def number_of(self, job: Job) -> int:
+        """Return where a job stands in `jobs`."""
+        return job.episode * self.pop_size + job.individual
+
     def jobs(self) -> list[Job]:
         """Return the jobs of each entry."""
         return make_jobs(self.pop_size, self.episode_seeds)

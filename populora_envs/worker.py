@@ -9,11 +9,11 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
-import random
 import traceback
 import warnings
 from dataclasses import dataclass
 from multiprocessing import reduction
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
@@ -23,9 +23,9 @@ import torch
 from populora_envs.adapter import close_all
 from populora_envs.jobs import JobQueue
 from populora_envs.normalizer import Moments
-from populora_envs.processes import leave_interrupts_to_parent, open_channel
+from populora_envs.processes import leave_interrupts_to_parent
 from populora_envs.rollout import JobResult
-from populora_envs.seeds import derive_seed
+from populora_envs.seeds import derive_seed, seed_globals
 from populora_envs.shared import Block, Place, unpack
 from populora_envs.slots import Slots
 from populora_envs.sources import Source
@@ -33,8 +33,6 @@ from populora_envs.spaces import Encoder
 from populora_envs.stage import Shown, Stage, Task
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
     from populora_envs.jobs import Job, TakeJob
 
 
@@ -110,7 +108,7 @@ class Reply(NamedTuple):
 
 def run_spawned(descriptor: int) -> None:
     """Serve the process that has spawned this one."""
-    channel = open_channel(descriptor)
+    channel = Connection(descriptor)
     leave_interrupts_to_parent()
     sent = channel.recv_bytes()
     descriptor = reduction.recv_handle(channel)
@@ -125,7 +123,7 @@ def run_spawned(descriptor: int) -> None:
 def serve(channel: Connection, plan: Plan, control: Block) -> None:
     """Open the environments and play orders until the channel closes."""
     torch.set_num_threads(1)
-    _seed_globals(derive_seed(plan.seed, "worker", plan.number))
+    seed_globals(derive_seed(plan.seed, "worker", plan.number))
     worker: _Worker | None = None
     try:
         try:
@@ -172,7 +170,7 @@ class _Worker:
             except Exception as error:
                 return _failed(error)
         said = [(str(w.message), w.category, w.filename, w.lineno) for w in caught]
-        parts = [_columns(r, order.task.jobs()) for r in shown.results]
+        parts = [_columns(results, order.task) for results in shown.results]
         return Reply(parts, shown.seconds_env, shown.seconds_forward, shown.drew_globals, said)
 
     def _prepare(self, order: Order) -> None:
@@ -181,7 +179,7 @@ class _Worker:
             self.forwards.pop(key, None)
             self.blocks.pop(key, None)
         if order.structure is not None:
-            size = max((p.offset + _bytes_of(p) for p in order.places), default=0)
+            size = max((place.end for place in order.places), default=0)
             self.blocks[order.key] = block = Block(size, reduction.recv_handle(self.channel))
             self.forwards[order.key] = unpack(order.structure, order.places, block)
         self.forwards[order.key].forget()
@@ -227,17 +225,6 @@ class _Worker:
         return take
 
 
-def _bytes_of(place: Place) -> int:
-    return int(np.prod(place.shape, dtype=np.int64)) * place.dtype.itemsize
-
-
-def _seed_globals(seed: int) -> None:
-    """Seed the generators that the simulator's constructors may draw from."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - user code may read this generator
-    torch.default_generator.manual_seed(seed)
-
-
 def _send(channel: Connection, reply: Reply | None) -> None:
     channel.send_bytes(_pickled(reply))
 
@@ -264,11 +251,10 @@ def _failed(error: Exception) -> Reply:
     return Reply([], 0.0, 0.0, False, [], carried, where)
 
 
-def _columns(results: list[JobResult], jobs: list[Job]) -> Part:
-    number_of = {job: i for i, job in enumerate(jobs)}
+def _columns(results: list[JobResult], task: Task) -> Part:
     moments = [torch.stack([r.moments.mean, r.moments.squares]) for r in results if r.moments]
     return Part(
-        np.array([number_of[r.job] for r in results], dtype=np.int64),
+        np.array([task.number_of(r.job) for r in results], dtype=np.int64),
         np.array([r.episode_return for r in results]),
         np.array([r.length for r in results], dtype=np.int64),
         [r.end for r in results],

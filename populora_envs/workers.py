@@ -15,6 +15,7 @@ from populora_envs import processes
 from populora_envs.adapter import noted
 from populora_envs.processes import Forked, Spawned, describe_exit
 from populora_envs.shared import Block, Packed
+from populora_envs.sources import must_fork
 from populora_envs.stage import Shown
 from populora_envs.worker import Order, Plan, Reply, rows, serve
 
@@ -69,7 +70,7 @@ class Workers:
         self, sources: Sequence[Source], *, flatten: bool, count: int, most_slots: int, seed: int
     ) -> None:
         self.count = count
-        self._sources = sources
+        self._sources, self._forks = sources, must_fork(sources)
         self._plans = [
             Plan(k, count, [s.share(k, count) for s in sources], flatten, most_slots, seed)
             for k in range(count)
@@ -207,14 +208,16 @@ class Workers:
 
     def _check_fork(self) -> None:
         """Refuse to copy this process where that became impossible since it was asked."""
-        if len(self._workers) < self.count and not all(s.is_made for s in self._sources):
-            reason = processes.why_no_fork()
-            if reason is not None:
-                message = f"workers cannot inherit these environments: {reason}"
-                raise ValueError(message)
+        reason = self._why_no_fork()
+        if len(self._workers) < self.count and reason is not None:
+            message = f"workers cannot inherit these environments: {reason}"
+            raise ValueError(message)
+
+    def _why_no_fork(self) -> str | None:
+        return processes.why_no_fork() if self._forks else None
 
     def _launch(self, plan: Plan) -> Worker:
-        if not all(source.is_made for source in self._sources):
+        if self._forks:
             return Forked(partial(serve, plan=plan, control=self._control))
         worker = Spawned(_SPAWNED_MODULE)
         self._workers[plan.number] = worker
@@ -228,10 +231,9 @@ class Workers:
             return
         if not all(source.adapter.seeds_slots for source in self._sources):
             raise self._failure(died, "and its environments cannot be seeded, so cannot be rebuilt")
-        if not all(source.is_made for source in self._sources):
-            reason = processes.why_no_fork()
-            if reason is not None:
-                raise self._failure(died, f"and its environments cannot be rebuilt: {reason}")
+        reason = self._why_no_fork()
+        if reason is not None:
+            raise self._failure(died, f"and its environments cannot be rebuilt: {reason}")
 
     def _failure(self, died: dict[int, Worker], why: str) -> WorkerDiedError:
         number, worker = next(iter(died.items()))
@@ -294,6 +296,6 @@ class _Score:
         return [[i for i in range(len(self._jobs)) if i not in entry] for entry in self._found]
 
     def shown(self) -> Shown:
-        """Return everything, each entry in the order of its jobs."""
-        results = [[entry[i] for i in range(len(self._jobs))] for entry in self._found]
+        """Return everything."""
+        results = [list(entry.values()) for entry in self._found]
         return Shown(results, self._seconds_env, self._seconds_forward, self._drew_globals)

@@ -31,9 +31,8 @@ def adapt(envs: list[Any]) -> Adapter:
         message = "a list may hold single environments, not vector environments: pass one of them"
         raise ValueError(message)
     env = vectors[0]
-    if (
-        type(env) is SyncVectorEnv
-        and len({str(member.observation_space) for member in env.envs}) == 1
+    if type(env) is SyncVectorEnv and all(
+        member.observation_space == env.single_observation_space for member in env.envs
     ):
         return SyncMembers(env)
     mode = _mode(env)
