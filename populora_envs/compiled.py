@@ -29,7 +29,8 @@ class CompiledModel(RoutedModel):
         self._on_array = None
         # A pool of compiling threads would forbid to fork workers later, and a policy is small.
         self._compiled: Any = torch.compile(model, dynamic=False, options={"compile_threads": 1})
-        self._ids: tuple[Tensor | None, Tensor | None] = (None, None)
+        self._given: Tensor | None = None
+        self._ids = torch.zeros(0, dtype=torch.int64)
 
     def __call__(self, batch: Any, ids: Tensor) -> Any:
         """Return what the individuals give, one row per slot; see `RoutedModel`."""
@@ -48,16 +49,22 @@ class CompiledModel(RoutedModel):
 
     def _run(self, batch: Any, ids: Tensor) -> Any:
         count, padding = len(ids), -len(ids) % VECTOR
-        if self._ids[0] is not ids:
-            self._ids = ids, torch.cat([ids, ids[:1].expand(padding)])
-        assert self._ids[1] is not None
-        self.route.set(self._ids[1])
+        self.route.set(self._full(ids, padding))
         for layer in self.model.modules():
             forward = layer.__dict__.get("forward")
             if isinstance(forward, RoutedLinear):
                 forward.prepare()
         output = self._compiled(map_tensors(lambda rows: _padded(rows, padding), batch))
         return map_tensors(lambda rows: rows[:count], output)
+
+    def _full(self, ids: Tensor, padding: int) -> Tensor:
+        """Return the ids of a padded batch, the same tensor as long as they are the same."""
+        if ids is not self._given or self.route.stamp is None:  # else they are promised to stay
+            full = torch.cat([ids, ids[:1].expand(padding)])
+            if not torch.equal(full, self._ids.to(full.device)):
+                self._ids = full
+            self._given = ids
+        return self._ids
 
 
 def _padded(rows: Tensor, padding: int) -> Tensor:

@@ -77,6 +77,16 @@ def test_changes_of_individuals_are_seen(compiled):
     assert not torch.equal(before[1], after[1])
 
 
+@pytest.mark.parametrize("inference", [True, False])
+def test_indices_that_the_caller_changes_in_place_are_seen(compiled, inference):
+    x = numbers(3, 5)
+    with torch.inference_mode(inference):
+        ids = torch.tensor([0, 1, 2])
+        compiled.routed(x, ids)
+        ids[0] = 4
+        assert torch.equal(compiled.routed(x, ids), compiled.routed(x, torch.tensor([4, 1, 2])))
+
+
 WITHOUT_COMPILER = """
 import torch, warnings
 from populora_envs import Population
