@@ -1,203 +1,226 @@
-"""The champion: the individual that holds up on fresh episodes, not the luckiest of a generation.
+"""The champion: the policy that holds up on fresh episodes, not the luckiest of a generation.
 
-A look plays a generation's best few on two episodes that no generation trains on. The best of them
-that is not behind the champion there plays ten, and takes its place when its mean is higher. A target
-is certified on fifty episodes more, which decided nothing before.
+A look plays the policy that a search stands at, or a generation's best few, on episodes that no
+generation trains on. The best five are kept. At the end they meet on further episodes, and the winner's
+score is reported on episodes that decided nothing. A target is certified on fifty episodes.
 """
 
 from __future__ import annotations
 
 import copy
-import hashlib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from populora_envs.contender import Contender
 from populora_envs.fitness import best_first
 from populora_envs.normalizer import statistics
 from populora_envs.seeds import Purpose
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
-    from populora_envs.judges import Judge
-    from populora_envs.population import Population, State
+    from populora_envs.individuals import State
+    from populora_envs.judges import Judge, Judged
+    from populora_envs.population import Population
+    from populora_envs.search import Search
 
-LOOK_SHARE = 0.1
+LOOK_SHARE = 0.12
 """Looks during a run cost at most this share of the training cost; one more follows at the end."""
 
-CHALLENGERS = 4
-"""Individuals of a generation that a look plays at most."""
+CHALLENGERS = 2
+"""Policies of a generation that a look plays at most."""
 
-FIRST_EPISODES, ALL_EPISODES, CERTIFICATE_EPISODES = 2, 10, 50
-_CERTIFICATE_START = 1000
-"""Number of the first certificate episode: far from those that choose the champion."""
+KEPT = 5
+"""Contenders that are kept for the end."""
 
+FIRST_EPISODES, LOOK_EPISODES = 2, 10
+"""Episodes of a look: of all candidates, and of the best of them where it could be a contender."""
 
-@dataclass
-class Contender:
-    """One individual and what it scored on fresh episodes."""
+CERTIFICATE_EPISODES, CERTIFICATE_SHARE = (2, 5, 10, 25, 50), 0.25
+"""Episodes after which a certificate may have failed, and the share of the training cost that those
+that fail may cost before the next one."""
 
-    weights: State
-    normalizer: dict[str, Tensor]
-    generation: int
-    returns: list[float] = field(default_factory=list)
-    certificate: list[float] = field(default_factory=list)
+FINAL_SHARE, FEWEST_FINAL, MOST_FINAL = 0.1, 30, 100
+"""Episodes of a contender at the end, and of the report: this share of those trained on, within limits."""
 
-    @property
-    def scores(self) -> list[float]:
-        """The episodes that count: the certificate, where there is one."""
-        return self.certificate or self.returns
+MEMORY = 64
+"""Policies of which is known that they were looked at."""
 
-    @property
-    def mean(self) -> float:
-        """Mean return over the episodes that count, nan before the first."""
-        return float(np.mean(self.scores)) if self.scores else float("nan")
-
-    @property
-    def standard_error(self) -> float:
-        """Standard error of the mean, nan before the second episode."""
-        count = len(self.scores)
-        return _deviation(self.scores, 1) / count**0.5 if count > 1 else float("nan")
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation of a return."""
-        return _deviation(self.scores, 0) if self.scores else 0.0
-
-    def key(self) -> str:
-        """Return a hash of everything that decides how it acts."""
-        digest = hashlib.sha256()
-        for tensors in (*self.weights.values(), self.normalizer):
-            for name in sorted(tensors):
-                digest.update(tensors[name].cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
-
-    def state(self) -> dict[str, Any]:
-        """Return it as tensors and plain values, which later episodes leave as they are."""
-        lists = {"returns": list(self.returns), "certificate": list(self.certificate)}
-        return {**vars(self), **lists}
+_DUELS = 2**24
+"""Number of the first episode of the duels: far from those of looks."""
 
 
 class Contest:
-    """Keeps the champion of a run.
+    """Keeps the best contenders of a run.
 
     Args:
         judge: plays the trials.
-        population: whose base is the first champion.
+        search: whose policies meet.
         target: a mean return to certify, or None.
 
     Attributes:
-        champion: the present one.
+        contenders: best first; the first one is the champion.
         env_steps: played in trials.
         base_mean: what the unchanged base scored on its first episodes.
     """
 
-    def __init__(self, judge: Judge, population: Population, target: float | None) -> None:
-        self.judge, self.population, self.target = judge, population, target
-        self.champion = Contender(
-            population.base_state(), statistics(self.population.normalizer), 0
-        )
+    def __init__(self, judge: Judge, search: Search, target: float | None) -> None:
+        self.judge, self.search, self.target = judge, search, target
+        self.population = search.population
+        self.contenders = self._contenders([self.population.base_state()])
         self.env_steps = 0
-        self._training_cost = self._look_cost = 0
+        self._training_cost = self._look_cost = self._certificate_cost = self._trained = 0
+        self._looked = self._duelled = 0
         self._tested: list[str] = []
         self.base_mean = float("nan")
 
+    @property
+    def champion(self) -> Contender:
+        """The best so far."""
+        return self.contenders[0]
+
     def start_(self) -> None:
         """Let the base play its first episodes."""
-        self._play([self.champion], FIRST_EPISODES)
+        self._look_at([self.champion], FIRST_EPISODES)
         self.base_mean = self.champion.mean
 
-    def look(self, fitnesses: Tensor, cost: int, *, final: bool = False) -> bool:
-        """Let the best of a generation challenge the champion; return whether there is a new one.
+    def _contenders(self, states: list[State]) -> list[Contender]:
+        """Return policies on the present base, which share it and the observation statistics."""
+        population = self.population
+        base_change, observed = population.base_change(), statistics(population.normalizer)
+        return [Contender(w, base_change, observed, population.generation) for w in states]
 
-        Args:
-            fitnesses: `[P]` of the population as it stands.
-            cost: of training this generation, in the judge's unit; 0 for a generation seen before.
-            final: play whatever it costs.
-        """
-        self._training_cost += cost
-        limit = CHALLENGERS if final else self._affordable(fitnesses, cost)
-        challengers = self._challengers(fitnesses, limit)
-        if not challengers:
-            return False
-        self._play(challengers, FIRST_EPISODES)
-        first = float(np.mean(self.champion.returns[:FIRST_EPISODES]))
-        best = max(challengers, key=lambda contender: contender.mean)
-        if not best.mean >= first:
-            return False
-        self._play([best], ALL_EPISODES)
-        self._play([self.champion], ALL_EPISODES)
-        if not best.mean > self.champion.mean:
-            return False
-        self.champion = best
-        return True
+    def look(self, judged: Judged) -> bool:
+        """Look at a generation where its training pays for that; return whether the champion changed."""
+        self._training_cost += judged.cost
+        self._trained += judged.episodes
+        scores, before = self.search.scores(judged.fitnesses), self.champion
+        if self._seems_done(scores):
+            for contender in self._candidates(scores)[:1]:
+                self._certify(contender)
+        else:
+            per_episode = max(judged.cost / judged.episodes, 1.0)
+            budget = LOOK_SHARE * self._training_cost - self._look_cost
+            if budget >= 2 * FIRST_EPISODES * per_episode:
+                self._meet(self._candidates(scores))
+        return self.champion is not before
 
-    def _affordable(self, fitnesses: Tensor, cost: int) -> int:
-        """Return how many challengers the looks' share of the training cost pays for."""
-        per_episode = max(cost / len(fitnesses), 1.0)
-        budget = LOOK_SHARE * self._training_cost - self._look_cost
-        if self.target is not None and float(fitnesses.max()) >= self.target and budget > 0:
-            return CHALLENGERS
-        return max(0, int(budget / (FIRST_EPISODES * per_episode)))
+    def _seems_done(self, scores: Tensor) -> bool:
+        """Whether the best eighth reaches the target, and past attempts have not cost too much."""
+        best = scores.topk(-(-len(scores) // 8)).values
+        affordable = self._certificate_cost <= CERTIFICATE_SHARE * self._training_cost
+        return self.target is not None and affordable and bool(best.min() >= self.target)
 
-    def _challengers(self, fitnesses: Tensor, limit: int) -> list[Contender]:
-        """Return, of the best few, those not tested before that could beat the champion."""
-        champion, chosen, keys = self.champion, list[Contender](), list[str]()
-        for i in best_first(fitnesses)[:CHALLENGERS].tolist():
-            if len(chosen) >= limit:
-                break
-            fitness = float(fitnesses[i])
-            within = champion.deviation > 0 and fitness >= champion.mean - 2 * champion.deviation
-            if not (fitness > champion.mean or within) or fitness == -np.inf:
-                continue
-            contender = Contender(
-                self.population.individual_state(i),
-                statistics(self.population.normalizer),
-                self.population.generation,
-            )
-            key = contender.key()
-            if key not in self._tested:
-                chosen.append(contender)
-                keys.append(key)
-        self._tested = (self._tested + keys)[-64:]
-        return chosen
+    def _candidates(self, scores: Tensor) -> list[Contender]:
+        """Return those not met before: where the search stands, then the best individuals."""
+        centre = self.search.centre()
+        states = [] if centre is None else [centre]
+        best = best_first(scores)[: CHALLENGERS - len(states)].tolist()
+        states += [self.population.individual_state(i) for i in best if scores[i] > -np.inf]
+        found = {contender.key(): contender for contender in self._contenders(states)}
+        new = {key: contender for key, contender in found.items() if key not in self._tested}
+        self._tested = [*self._tested, *new][-MEMORY:]
+        return list(new.values())
 
-    def certify(self) -> bool:
-        """Return whether the champion holds the target: mean - 1 standard error over 50 episodes."""
-        champion, target = self.champion, self.target
-        if target is None or champion.mean < target:
-            return False
-        for count in (ALL_EPISODES, CERTIFICATE_EPISODES):
-            if len(champion.certificate) < count:
-                episodes = range(len(champion.certificate), count)
-                self._certify(champion, [_CERTIFICATE_START + e for e in episodes])
-            if champion.mean + 2 * champion.standard_error < target:
-                return False
-        return champion.mean - champion.standard_error >= target
-
-    def _certify(self, champion: Contender, episodes: list[int]) -> None:
-        trial = self.judge.trial(self._team([champion]), Purpose.CHAMPION, episodes)
-        self.env_steps += trial.env_steps
-        champion.certificate.extend(_worst_for_nonfinite(trial.returns[0]))
-
-    def _play(self, contenders: list[Contender], count: int) -> None:
-        """Let contenders of one history play up to `count` episodes each."""
-        have = len(contenders[0].returns)
-        if have >= count:
+    def _meet(self, candidates: list[Contender]) -> None:
+        """Let the best of the candidates become a contender if it is good enough."""
+        if not candidates:
             return
-        trial = self.judge.trial(self._team(contenders), Purpose.CHAMPION, range(have, count))
+        self._look_at(candidates, FIRST_EPISODES)
+        best = max(candidates, key=lambda contender: contender.mean)
+        if best.mean >= self.champion.mean:
+            self._look_at([best, self.champion], LOOK_EPISODES)
+            if self.target is not None and best.mean >= self.target:
+                self._certify(best)
+            else:
+                self._rank([*self.contenders, best])
+        self._looked += LOOK_EPISODES
+
+    def _rank(self, contenders: list[Contender]) -> None:
+        """Keep the best; ties go to the earlier one."""
+        self.contenders = sorted(contenders, key=lambda contender: -contender.mean)[:KEPT]
+
+    def _look_at(self, contenders: list[Contender], count: int) -> None:
+        """Let contenders play up to `count` episodes each, together where they are alike."""
+        for alike in _teams(contenders):
+            have = len(alike[0].looks)
+            if have < count:
+                episodes = range(self._looked + have, self._looked + count)
+                returns, cost = self._play(alike, Purpose.CHAMPION, episodes)
+                self._look_cost += cost
+                for contender, played in zip(alike, returns, strict=True):
+                    contender.looks.extend(played)
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether the champion's mean less one standard error holds the target over its duels."""
+        champion = self.champion
+        holds = self.target is not None and champion.mean - champion.standard_error >= self.target
+        return holds and bool(champion.duels)
+
+    def _certify(self, contender: Contender) -> None:
+        """Let one that seems to hold the target play fifty episodes, or as many as leave hope."""
+        assert self.target is not None
+        cost = 0
+        for count in CERTIFICATE_EPISODES:
+            cost += self._duel(contender, count)
+            if not contender.mean + contender.standard_error >= self.target:
+                break
+        self._duelled += CERTIFICATE_EPISODES[-1]
+        if contender.mean - contender.standard_error >= self.target:
+            self.contenders = [contender, *self.contenders][:KEPT]
+            return
+        self._certificate_cost += cost
+        contender.looks, contender.duels = contender.looks + contender.duels, []
+        self._rank([*self.contenders, contender])
+
+    def finish(self) -> None:
+        """Take a last look, let the contenders meet unless one is certified, and report the winner."""
+        count = int(np.clip(self._trained * FINAL_SHARE, FEWEST_FINAL, MOST_FINAL))
+        if not self.is_certified:
+            self._meet(self._candidates(self.search.scores()))
+        if not self.is_certified:
+            self._decide(count)
+        ((self.champion.report,), _) = self._play([self.champion], Purpose.REPORT, range(count))
+
+    def _decide(self, count: int) -> None:
+        """Let the contenders play up to `count` common episodes; those clearly behind leave early."""
+        rivals = self.contenders
+        for most in (LOOK_EPISODES, count):
+            for contender in rivals if len(rivals) > 1 else ():
+                self._duel(contender, most)
+            best = max(rivals, key=lambda contender: contender.mean)
+            rivals = [c for c in rivals if c is best or not c.is_behind(best)]
+        self.contenders = [best, *(c for c in self.contenders if c is not best)]
+
+    def _duel(self, contender: Contender, count: int) -> int:
+        """Let a contender play up to `count` of the episodes that its rivals play too; return the cost."""
+        have = len(contender.duels)
+        if have >= count:
+            return 0
+        start = _DUELS + self._duelled
+        episodes = range(start + have, start + count)
+        ((returns,), cost) = self._play([contender], Purpose.CHAMPION, episodes)
+        contender.duels.extend(returns)
+        return cost
+
+    def _play(
+        self, contenders: list[Contender], purpose: Purpose, episodes: Sequence[int]
+    ) -> tuple[list[list[float]], int]:
+        """Let contenders of one generation play; return the returns of each, and the cost."""
+        trial = self.judge.trial(self._team(contenders), purpose, episodes)
         self.env_steps += trial.env_steps
-        self._look_cost += trial.cost
-        for contender, returns in zip(contenders, trial.returns, strict=True):
-            contender.returns.extend(_worst_for_nonfinite(returns))
+        return [_worst_for_nonfinite(returns) for returns in trial.returns], trial.cost
 
     def _team(self, contenders: list[Contender]) -> Population:
-        """Return a population of contenders that share their observation statistics."""
-        team = self.population.with_individuals([c.weights for c in contenders])
+        """Return a population of contenders that share base and observation statistics."""
+        first = contenders[0]
+        team = self.population.with_individuals([c.weights for c in contenders], first.base_change)
         if team.normalizer is not None:
-            team.normalizer.load_state_dict(contenders[0].normalizer)
+            team.normalizer.load_state_dict(first.normalizer)
             # What a trial sees, and the generations it names, leave the statistics as they are.
             team.normalizer = None
         return team
@@ -206,27 +229,57 @@ class Contest:
         """Return the champion as a plain module."""
         return self._team([self.champion]).merge_(0)
 
+    def content(self) -> dict[str, Any]:
+        """Return what a file says of the champion, as `save_individual` does, and its score."""
+        champion = self.champion
+        return {
+            "kind": "individual",
+            "low_rank": self.population.low_rank,
+            "weights": self._team([champion]).individual_content(0),
+            "normalizer": champion.normalizer,
+            "generation": champion.generation,
+            "mean": champion.mean,
+            "standard_error": champion.standard_error,
+            "returns": champion.scores,
+        }
+
     def state(self) -> dict[str, Any]:
         """Return everything as tensors and plain values."""
-        return {
-            "champion": self.champion.state(),
-            "env_steps": self.env_steps,
-            "training_cost": self._training_cost,
-            "look_cost": self._look_cost,
-            "tested": list(self._tested),
-        }
+        plain = {name: copy.copy(getattr(self, name)) for name in _PLAIN}
+        return {**plain, "contenders": [contender.state() for contender in self.contenders]}
 
     def load_state_(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
-        self.champion = Contender(**copy.deepcopy(state["champion"]))
-        self.env_steps = state["env_steps"]
-        self._training_cost, self._look_cost = state["training_cost"], state["look_cost"]
-        self._tested = list(state["tested"])
+        for name in _PLAIN:
+            setattr(self, name, copy.copy(state[name]))
+        self.contenders = [Contender(**copy.deepcopy(saved)) for saved in state["contenders"]]
+        champion = self.champion
+        if (
+            champion.duels and not champion.report and not self.is_certified
+        ):  # the target is higher now
+            champion.looks, champion.duels = champion.looks + champion.duels, []
 
 
-def _deviation(scores: list[float], ddof: int) -> float:
-    """Return the standard deviation, nan where a score is infinite."""
-    return float(np.std(scores, ddof=ddof)) if np.isfinite(scores).all() else float("nan")
+_PLAIN = (
+    "base_mean",
+    "env_steps",
+    "_training_cost",
+    "_look_cost",
+    "_certificate_cost",
+    "_trained",
+    "_looked",
+    "_duelled",
+    "_tested",
+)
+
+
+def _teams(contenders: list[Contender]) -> list[list[Contender]]:
+    """Group contenders that share base, observation statistics and number of looks."""
+    groups: dict[tuple[int, ...], list[Contender]] = {}
+    for contender in contenders:
+        shared = id(contender.base_change), id(contender.normalizer), len(contender.looks)
+        groups.setdefault(shared, []).append(contender)
+    return list(groups.values())
 
 
 def _worst_for_nonfinite(returns: Tensor) -> list[float]:

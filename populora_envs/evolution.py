@@ -16,16 +16,15 @@ from gymnasium import spaces
 
 from populora_envs import distributed
 from populora_envs.evolve import Plan, Run
-from populora_envs.genetics import chosen_operators
 from populora_envs.interactor import EnvInteractor
 from populora_envs.judges import FunctionJudge, RolloutJudge
-from populora_envs.operators.choose import check_options
 from populora_envs.population import Population
-from populora_envs.settings import EvolveSettings, GeneticSettings, at_least, settings_from
+from populora_envs.search import GeneticAlgorithm, Search, check_search, chosen, make_search
+from populora_envs.settings import EvolveSettings, at_least
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import nn
 
@@ -45,7 +44,11 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
     lora_targets: Sequence[str] | str | None = None,
     action: Any = None,
     fitness: FitnessFunction | None = None,
-    num_generations: int = 25,
+    adapt_bias: bool | None = None,
+    search: str | Callable[..., Search] | None = None,
+    num_generations: int | None = None,
+    max_env_steps: int | None = None,
+    max_seconds: float | None = None,
     horizon: int | None = None,
     num_episodes: int = 1,
     seed: int = 0,
@@ -77,7 +80,15 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         action: an action head, its name, a function of the output, or None; see
             `EnvInteractor.evaluate`.
         fitness: a function of the population that replaces the rollout.
-        num_generations: at least 1.
+        adapt_bias: evolve the biases of these layers too; None means yes with every search but
+            ``"ga"``, and for a policy that is built here.
+        search: ``"es"``, ``"ga"``, another registered name, a class or a function that makes a
+            `Search` from the population and its settings; None means ``"ga"`` where options of
+            selection, crossover or mutation are given, else ``"es"``.
+        num_generations: at least 1; None means 25, or no limit where another budget is given.
+        max_env_steps: a budget of environment steps, looks at champions included; the generation in
+            which it is used up is the last. What the end of a run plays comes on top.
+        max_seconds: a budget of seconds of this call, likewise.
         horizon: most steps of an episode; None means the environment's limit, else 1000.
         num_episodes: of each individual in a generation.
         seed: of everything that is drawn.
@@ -96,7 +107,8 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         from_range: as in `EnvInteractor`.
         device: of the population.
         compile: as in `Population`.
-        **choices: for `Population.evolve_`, such as ``epsilon=0.5`` or ``crossover_type="average"``.
+        **choices: settings of the search, such as ``scale=1.0`` of ``"es"``, or ``epsilon=0.5`` and
+            ``crossover_type="average"`` of ``"ga"``.
 
     Returns:
         The champion as a `Policy` (a plain module where there are no environments), or
@@ -110,15 +122,20 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
     given = {**locals(), "lora_targets": _as_tuple(lora_targets)}
     settings = EvolveSettings(**{f.name: given[f.name] for f in dataclasses.fields(EvolveSettings)})
     _check(settings, choices)
+    if adapt_bias is None:
+        uses_genes = chosen(search, choices) is GeneticAlgorithm
+        settings = dataclasses.replace(settings, adapt_bias=model is None or not uses_genes)
     if envs is None and (fitness is None or model is None):
         message = "without environments both model= and fitness= are needed"
         raise ValueError(message)
     with nullcontext() if envs is None else _interactor(envs, settings) as interactor:
         population, judge = _prepare(interactor, model, action, fitness, settings)
-        functions = {"action": _name(action), "fitness": _name(fitness)}
-        described = {**_described(settings, interactor, choices), **functions}
-        plan = Plan(settings, described, partial(_machine, interactor), choices, on_generation)
-        champion, history = Run(population, judge, plan).play()
+        searching = make_search(search, population, **choices)
+        named = {"action": _name(action), "fitness": _name(fitness), "search": _name(searching)}
+        described = {**_described(settings, interactor, choices), **named}
+        described["standardize"] = population.normalizer is not None
+        plan = Plan(settings, described, partial(_machine, interactor), on_generation)
+        champion, history = Run(searching, judge, plan).play()
         policy = champion if interactor is None else interactor.policy(champion, action)
     return (policy, history) if return_history else policy
 
@@ -132,21 +149,20 @@ def _as_tuple(targets: Sequence[str] | str | None) -> tuple[str, ...] | None:
 def _check(settings: EvolveSettings, choices: dict[str, Any]) -> None:
     """Refuse settings that cannot be, before anything is opened."""
     distributed.require_one_process("evolve_with_env")
-    for name in ("pop_size", "low_rank", "num_generations", "num_episodes", "checkpoint_every"):
+    for name in ("pop_size", "low_rank", "num_episodes", "checkpoint_every"):
         at_least(name, getattr(settings, name), 1)
-    if settings.horizon is not None:
-        at_least("horizon", settings.horizon, 1)
+    for name in ("horizon", "num_generations", "max_env_steps"):
+        if getattr(settings, name) is not None:
+            at_least(name, getattr(settings, name), 1)
+    if settings.max_seconds is not None and not settings.max_seconds > 0:
+        message = f"max_seconds must be above 0, not {settings.max_seconds}"
+        raise ValueError(message)
     if settings.resume and settings.checkpoint_dir is None:
         message = "resume=True wants checkpoint_dir=, the folder of the run to go on with"
         raise ValueError(message)
-    _check_choices(choices)
-
-
-def _check_choices(choices: dict[str, Any]) -> None:
-    """Refuse an unknown operator, and a keyword that neither evolution nor an operator takes."""
-    settings, options = settings_from(GeneticSettings, choices)
+    # A keyword that neither evolution nor the search takes could be a slip in one of either.
     own = inspect.signature(evolve_with_env).parameters.keys() - {"choices"}
-    check_options(chosen_operators(settings), options, {*own, *vars(settings)})
+    check_search(settings.search, choices, own)
 
 
 def _interactor(envs: Any, settings: EvolveSettings) -> EnvInteractor:
@@ -177,6 +193,7 @@ def _prepare(
         "seed": settings.seed,
         "eval_seed": settings.eval_seed,
         "compile": settings.compile,
+        "adapt_bias": settings.adapt_bias,
     }
     if interactor is None:
         assert model is not None
@@ -187,7 +204,8 @@ def _prepare(
         return population, FunctionJudge(fitness)
     where = (action, settings.horizon, population.device)
     copies = settings.pop_size * settings.num_episodes
-    interactor.players.expect(settings.num_generations)
+    if settings.most_generations is not None:
+        interactor.players.expect(settings.most_generations)
     generation = interactor.evaluation(*where, copies=copies)
     trials = interactor.evaluation(*where, sample=False, copies=copies)
     return population, RolloutJudge(generation, trials, settings.seed, settings.num_episodes)
@@ -217,7 +235,7 @@ def _plain(value: Any) -> Any:
 
 def _name(thing: Any) -> Any:
     """Return a plain value, or the name of a function or object."""
-    if callable(thing):
+    if callable(thing) or isinstance(thing, Search):
         return getattr(thing, "__qualname__", type(thing).__qualname__)
     return _plain(thing)
 

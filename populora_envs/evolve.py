@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from populora_envs.judges import Judge, Judged
     from populora_envs.population import Population
+    from populora_envs.search import Search
     from populora_envs.settings import EvolveSettings
 
     OnGeneration = Callable[[Population, dict[str, Any]], None]
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 MAY_DIFFER = frozenset(
     {
         "num_generations",
+        "max_env_steps",
+        "max_seconds",
         "target_fitness",
         "progress",
         "checkpoint_dir",
@@ -46,14 +49,12 @@ class Plan:
         settings: of the run.
         described: everything that must be the same when the run goes on, as plain values.
         machine: returns versions and the machine, for config.json, which is renewed when it changes.
-        choices: for `Population.evolve_`.
         on_generation: called with the population and its entry of the history.
     """
 
     settings: EvolveSettings
     described: dict[str, Any]
     machine: Callable[[], dict[str, Any]]
-    choices: dict[str, Any]
     on_generation: OnGeneration | None = None
 
 
@@ -64,8 +65,8 @@ class Run:
     that a run of 10 generations that goes on to 20 equals one of 20.
 
     Args:
-        population: the first generation.
-        judge: scores it.
+        search: leads from one generation to the next, from the first one on.
+        judge: scores them.
         plan: what to do.
 
     Raises:
@@ -73,14 +74,15 @@ class Run:
             was made with other settings.
     """
 
-    def __init__(self, population: Population, judge: Judge, plan: Plan) -> None:
-        self.population, self.judge, self.plan = population, judge, plan
+    def __init__(self, search: Search, judge: Judge, plan: Plan) -> None:
+        self.search, self.judge, self.plan = search, judge, plan
+        self.population = search.population
         self.history = History()
-        self.fitnesses: Tensor | None = None
         self.env_steps = 0
+        self._began = perf_counter()
         self.stopped = self.warned_of_nonfinite = False
         self.final: dict[str, Any] | None = None
-        self.contest = Contest(judge, population, plan.settings.target_fitness)
+        self.contest = Contest(judge, search, plan.settings.target_fitness)
         folder = plan.settings.checkpoint_dir
         self.files = None if folder is None else Checkpoints(folder)
         saved = self._saved()
@@ -114,15 +116,22 @@ class Run:
 
     def _restore(self, saved: dict[str, Any]) -> None:
         self.population.load_state_(saved["population"])
+        self.search.load_state_(saved["search"])
         self.contest.load_state_(saved["contest"])
-        self.fitnesses, self.env_steps = saved["fitnesses"], saved["env_steps"]
+        self.env_steps = saved["env_steps"]
         self.history, self.final = History(saved["history"]), saved["final"]
-        self.stopped = saved["stopped"] and self.contest.certify()
+        self.stopped = self.contest.is_certified
 
     @property
     def is_over(self) -> bool:
         """Whether a stop rule holds."""
-        return self.stopped or len(self.history) >= self.plan.settings.num_generations
+        settings, passed = self.plan.settings, perf_counter() - self._began
+        budgets = (
+            (len(self.history), settings.most_generations),
+            (self.env_steps + self.contest.env_steps, settings.max_env_steps),
+            (passed, settings.max_seconds),
+        )
+        return self.stopped or any(most is not None and used >= most for used, most in budgets)
 
     def play(self) -> tuple[nn.Module, History]:
         """Play until a stop rule holds; return the champion as a plain module, and the history."""
@@ -130,7 +139,8 @@ class Run:
             self.contest.load_state_(self.final["contest"])
             return self.contest.merged(), History(self.final["history"])
         settings = self.plan.settings
-        with Progress(settings.num_generations, settings.progress, len(self.history)) as progress:
+        most = settings.most_generations
+        with Progress(most, settings.progress, len(self.history)) as progress:
             while not self.is_over:
                 self._generation(progress)
         self._finish()
@@ -139,15 +149,16 @@ class Run:
     def _generation(self, progress: Progress) -> None:
         start = perf_counter()
         before = self.env_steps + self.contest.env_steps
-        if self.fitnesses is not None:
-            self.population.evolve_(self.fitnesses, **self.plan.choices)
+        self.search.ask()
         seconds_evolution = perf_counter() - start
         judged = self.judge.judge(self.population)
-        self.fitnesses = judged.fitnesses
         self._warn_of_nonfinite(judged.fitnesses)
         self.env_steps += judged.env_steps
-        has_new_champion = self.contest.look(judged.fitnesses, judged.cost)
-        self.stopped = self.contest.certify()
+        has_new_champion = self.contest.look(judged)
+        self.stopped = self.contest.is_certified
+        start_of_learning = perf_counter()
+        self.search.tell(judged.fitnesses)
+        seconds_evolution += perf_counter() - start_of_learning
         entry = self._entry(judged, seconds_evolution)
         self.history.append(entry)
         self._save(has_new_champion)
@@ -196,11 +207,10 @@ class Run:
         }
 
     def _finish(self) -> None:
-        """Take a last look at the last generation, unless a certified champion ended the run."""
+        """Let the contenders meet and the champion report its score."""
         state = None if self.files is None else self._state()
-        if self.fitnesses is not None and not self.stopped:
-            self.contest.look(self.fitnesses, 0, final=True)
-            self.history = History([*self.history[:-1], {**self.history[-1], **self._champion()}])
+        self.contest.finish()
+        self.history = History([*self.history[:-1], {**self.history[-1], **self._champion()}])
         if self.files is None or state is None:
             return
         state["final"] = {"contest": self.contest.state(), "history": list(self.history)}
@@ -213,11 +223,10 @@ class Run:
             "kind": "run",
             "settings": self.plan.described,
             "population": self.population.state(),
-            "fitnesses": self.fitnesses,
+            "search": self.search.state(),
             "env_steps": self.env_steps,
             "history": list(self.history),
             "contest": self.contest.state(),
-            "stopped": self.stopped,
             "final": None,
         }
 
@@ -233,17 +242,4 @@ class Run:
 
     def _save_best(self) -> None:
         assert self.files is not None
-        champion = self.contest.champion
-        self.files.save_best(
-            {
-                "kind": "individual",
-                "low_rank": self.population.low_rank,
-                "weights": champion.weights,
-                "normalizer": champion.normalizer,
-                "generation": champion.generation,
-                "mean": champion.mean,
-                "standard_error": champion.standard_error,
-                "returns": champion.scores,
-                "settings": self.plan.described,
-            }
-        )
+        self.files.save_best({**self.contest.content(), "settings": self.plan.described})

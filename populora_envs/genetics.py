@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -30,6 +30,8 @@ class Selected(NamedTuple):
 
 class Genetics:
     """What `Population` inherits to vary its individuals.
+
+    Operators see the change of a bias as the `up` factor of a change of rank 1 whose `down` factor is 1.
 
     Every draw comes from (seed, generation, operator, number of the draw), so a repeated call differs
     and a restored population goes on where it was.
@@ -183,6 +185,12 @@ class Genetics:
         for layer in self.individuals.values():
             mixed = operator(layer.down[rows], layer.up[rows], generator, **options)
             layer.down[slots], layer.up[slots] = mixed
+            if layer.offset is not None:
+                offset = layer.offset[rows]
+                one = torch.ones_like(offset[..., :1, None])
+                layer.offset[slots] = operator(one, offset[..., None], generator, **options)[1][
+                    ..., 0
+                ]
 
     def mutate_(
         self,
@@ -211,6 +219,12 @@ class Genetics:
         for layer in self.individuals.values():
             varied = operator(layer.down[rows], layer.up[rows], generator, **options)
             layer.down[rows], layer.up[rows] = varied
+            if layer.offset is not None:
+                offset = layer.offset[rows]
+                one = torch.ones_like(offset[..., :1, None])
+                moved = operator(one, offset[..., None], generator, **options)[1][..., 0]
+                # An up factor of rank 1 moves by a whole step, a weight by one of 1/sqrt(fan-in).
+                layer.offset[rows] += (moved - offset) / layer.down.shape[1] ** 0.5
 
     def _chosen(
         self,
@@ -226,7 +240,7 @@ class Genetics:
             return self._single(individual)
         return self._indices(range(self.pop_size) if individuals is None else individuals)
 
-    def evolve_(self, fitnesses: Tensor, **choices: Any) -> None:
+    def evolve_(self, fitnesses: Tensor, **choices: Any) -> Selected:
         """Make the next generation: the elites stay as they are, everyone else is replaced.
 
         Each place that is not an elite's gets a mutated child of survivors. `generation` is counted.
@@ -236,11 +250,12 @@ class Genetics:
             **choices: fields of `GeneticSettings` (`selection_type`, `survive_frac`, `elite_frac`,
                 `parent_selection_type`, `num_parents_per_child`, `crossover_type`, `mutation_type`)
                 and options of the chosen operators, such as `epsilon` or `tournament_size`.
+
+        Returns:
+            Who lived on; the elites are where they were.
         """
         settings, options = settings_from(GeneticSettings, choices)
-        kinds = chosen_operators(settings)
-        check_options(kinds, options, vars(settings))
-        select, select_parents, crossover, mutate = kinds
+        select, select_parents, crossover, mutate = check_choices(choices)
         fractions = {"survive_frac": settings.survive_frac, "elite_frac": settings.elite_frac}
         selected = self.select(select, fitnesses, **fractions, **own_options(select, options))
         children = _without(self.pop_size, selected.elites)
@@ -256,16 +271,29 @@ class Genetics:
             self.crossover_(crossover, parents, children, **own_options(crossover, options))
             self.mutate_(mutate, individuals=children, **own_options(mutate, options))
         self.generation += 1
+        return selected
 
 
-def chosen_operators(settings: GeneticSettings) -> list[Callable[..., Any]]:
-    """Return selection, parent selection, crossover and mutation; ValueError for an unknown name."""
-    return [
+def check_choices(choices: dict[str, Any], others: Iterable[str] = ()) -> list[Callable[..., Any]]:
+    """Return the chosen selection, parent selection, crossover and mutation.
+
+    Args:
+        choices: for `evolve_`.
+        others: further names the caller could have meant.
+
+    Raises:
+        ValueError: for an unknown name.
+        TypeError: for an option that none of them takes, with near names.
+    """
+    settings, options = settings_from(GeneticSettings, choices)
+    operators = [
         resolve(selections, settings.selection_type),
         resolve(parent_selections, settings.parent_selection_type),
         resolve(crossovers, settings.crossover_type),
         resolve(mutations, settings.mutation_type),
     ]
+    check_options(operators, options, {*others, *vars(settings)})
+    return operators
 
 
 def _any_twice(indices: Tensor) -> bool:

@@ -99,20 +99,23 @@ class EnvInteractor(Environments):
         lora_targets: Sequence[str] | str | None = None,
         pop_size: int = 16,
         low_rank: int = 16,
+        adapt_bias: bool | None = None,
         **settings: Any,
     ) -> Population:
         """Return a population for these environments.
 
         Args:
-            model: the base policy; None builds one from the spaces: two hidden layers of 64 with
+            model: the base policy; None builds one from the spaces: one hidden layer of 32 with
                 tanh, and a last tanh for a Box.
             action: what `evaluate` will be given, for a head may want more numbers of the policy.
             lora_targets: paths or globs in `model`; None means every Linear.
             pop_size: individuals.
             low_rank: rank of each individual's change.
+            adapt_bias: let individuals change biases; None means yes for a policy that is built here.
             **settings: of `Population`.
         """
         standardize = model is None if self.standardize is None else self.standardize
+        adapt_bias = model is None if adapt_bias is None else adapt_bias
         if model is None:
             model = build_model(self.encoder, self._actor(action), self.seed)
         if standardize and self.encoder.is_vector:
@@ -126,7 +129,12 @@ class EnvInteractor(Environments):
             raise ValueError(message)
         settings = {"seed": self.seed, "device": self.device, **settings}
         return Population(
-            model, pop_size=pop_size, low_rank=low_rank, lora_targets=lora_targets, **settings
+            model,
+            pop_size=pop_size,
+            low_rank=low_rank,
+            lora_targets=lora_targets,
+            adapt_bias=adapt_bias,
+            **settings,
         )
 
     def policy(self, model: nn.Module, action: Any = None) -> Policy:

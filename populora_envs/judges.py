@@ -25,6 +25,8 @@ class Judged(NamedTuple):
 
     fitnesses: Tensor
     """float32 `[P]`; -inf where it was not finite."""
+    episodes: int
+    """Of all individuals together; calls of a fitness function."""
     cost: int
     """In the judge's unit: env steps, or calls of a fitness function."""
     env_steps: int
@@ -76,6 +78,7 @@ class RolloutJudge:
         evaluated = self.evaluation.of_population(population, seeds)
         return Judged(
             evaluated.fitnesses,
+            evaluated.lengths.numel(),
             evaluated.env_steps,
             evaluated.env_steps,
             evaluated.seconds_env,
@@ -91,7 +94,10 @@ class RolloutJudge:
 
 
 class FunctionJudge:
-    """Calls a fitness function of the user; a fresh episode is a call with another `eval_seed`."""
+    """Calls a fitness function of the user; a fresh episode is a call with another `eval_seed`.
+
+    A function that gives the same for two of them does not depend on it, and is called no further.
+    """
 
     def __init__(self, fitness: FitnessFunction) -> None:
         self.fitness = fitness
@@ -101,17 +107,21 @@ class FunctionJudge:
         start = perf_counter()
         values = self._call(population)
         seconds = perf_counter() - start
-        return Judged(nonfinite_last(values), population.pop_size, 0, seconds, 0.0)
+        count = population.pop_size
+        return Judged(nonfinite_last(values), count, count, 0, seconds, 0.0)
 
     def trial(self, population: Population, purpose: Purpose, episodes: Sequence[int]) -> Trial:
         """Call the function once per episode on a population of its own."""
-        columns = []
+        columns: list[Tensor] = []
         for episode in episodes:
             # Generations count from 0; these never meet them.
             population.generation = -1 - (episode * len(Purpose) + purpose)
             columns.append(self._call(population).double())
-        returns = torch.stack(columns, dim=1)
-        return Trial(returns, returns.numel(), 0)
+            if len(columns) == 2 and torch.equal(*columns):
+                break
+        calls = len(columns) * population.pop_size
+        columns += columns[-1:] * (len(episodes) - len(columns))
+        return Trial(torch.stack(columns, dim=1), calls, 0)
 
     def _call(self, population: Population) -> Tensor:
         return call_fitness(self.fitness, population, range(population.pop_size))

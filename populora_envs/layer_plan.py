@@ -22,6 +22,7 @@ class AdaptedLayer(Protocol):
     route: Route
     down: Tensor
     up: Tensor
+    offset: Tensor | None
 
     @property
     def weight(self) -> Tensor:
@@ -42,6 +43,10 @@ class AdaptedLayer(Protocol):
         """Return base plus change, `[len(ids), out, in]`."""
         ...
 
+    def merged_bias(self, ids: Tensor) -> Tensor | None:
+        """Return the bias plus its change, `[len(ids), out]`."""
+        ...
+
 
 class LayerPlan:
     """What a layer multiplies by, from its present weights.
@@ -58,28 +63,30 @@ class LayerPlan:
         # Products of half-precision matrices on a CPU depend on how many there are.
         least = torch.float32 if weight.is_cpu else weight.dtype
         self.dtype = torch.promote_types(weight.dtype, least)
-        bias = None if layer.bias is None else layer.bias.detach().to(self.dtype)
+        everyone = torch.arange(len(layer.down), device=weight.device)
+        bias, own_bias = _biases(layer, everyone, self.dtype)
         self.bias, self.shared = bias, None
         if layer.materialises:
-            everyone = torch.arange(len(layer.down), device=weight.device)
             links = [layer.merged(everyone).transpose(1, 2).to(self.dtype)]
         else:
             links = [layer.down.to(self.dtype), layer.up.transpose(1, 2).to(self.dtype)]
             self.bias, self.shared = None, Tiles(weight.to(self.dtype), bias)
-        self.by_tensors = TensorChain(links, layer.route)
+        self.by_tensors = TensorChain(links, layer.route, own_bias)
         self.most_rows = 0
         self.by_arrays: ArrayChain | None = None
         self.array_dtype: np.dtype[Any] | None = None
         if weight.is_cpu:
-            self._allow_arrays(links, weight.dtype)
+            self._allow_arrays(links, own_bias, weight.dtype)
 
     bias: Tensor | None
-    """Added to the products of a materialised layer."""
+    """Added to the products of a materialised layer, where it is the same for all."""
     shared: Tiles | None
     """What all share of a factored layer, its bias included."""
 
-    def _allow_arrays(self, links: list[Tensor], dtype: torch.dtype) -> None:
-        self.by_arrays = ArrayChain(links, self.route)
+    def _allow_arrays(
+        self, links: list[Tensor], own_bias: Tensor | None, dtype: torch.dtype
+    ) -> None:
+        self.by_arrays = ArrayChain(links, self.route, own_bias)
         self.most_rows = SMALL_PRODUCT // max(link[0].numel() for link in links)
         self.numpy_dtype = links[0].numpy().dtype
         if self.most_rows and self.dtype == dtype:
@@ -156,3 +163,16 @@ class LayerPlan:
         if self.shared is not None:
             return self.shared(samples.reshape(-1, self.fan_in)).reshape(output.shape) + output
         return output if self.bias is None else output + self.bias
+
+
+def _biases(
+    layer: AdaptedLayer, everyone: Tensor, dtype: torch.dtype
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the bias that all share, `[out]`, or else everyone's own, `[P, out]`."""
+    if layer.bias is None:
+        return None, None
+    if layer.offset is None:
+        return layer.bias.detach().to(dtype), None
+    own = layer.merged_bias(everyone)
+    assert own is not None
+    return None, own.to(dtype)

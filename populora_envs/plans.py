@@ -122,20 +122,27 @@ class ArrayChain:
     Args:
         links: `[P, in, out]` each, on the CPU.
         route: whose groups they are gathered for.
+        bias: `[P, out]`, added at the end; None adds nothing.
     """
 
-    def __init__(self, links: Sequence[Tensor], route: Route) -> None:
+    def __init__(self, links: Sequence[Tensor], route: Route, bias: Tensor | None = None) -> None:
         self.route = route
         # Transposed where they are tall: the product of a row is fastest so.
         self._tall = [link.shape[1] >= TALL * link.shape[2] for link in links]
         arrays = [link.detach().numpy() for link in links]
         pairs = zip(arrays, self._tall, strict=True)
         self._sources = [array.swapaxes(1, 2) if tall else array for array, tall in pairs]
+        self._has_bias = bias is not None
+        if bias is not None:
+            self._sources.append(bias.detach().numpy())
         self._gathered: list[np.ndarray] = []
         self._step = -1
 
     def gather(self) -> list[np.ndarray]:
-        """Return each matrix of the present groups, `[groups, 1, ...]`; the same list if rewritten."""
+        """Return each matrix of the present groups, `[groups, 1, ...]`, and behind them the bias.
+
+        It is the same list where it was only rewritten.
+        """
         route = self.route
         if self._step == route.step:
             return self._gathered
@@ -157,7 +164,8 @@ class ArrayChain:
         """
         found: list[Operation] = []
         last = len(self._tall) - 1
-        for i, (matrix, tall) in enumerate(zip(self.gather(), self._tall, strict=True)):
+        gathered = self.gather()
+        for i, (matrix, tall) in enumerate(zip(gathered, self._tall, strict=False)):
             width = matrix.shape[2 if tall else 3]
             target = output if i == last else np.empty((*samples.shape[:3], width), output.dtype)
             if tall:
@@ -165,6 +173,8 @@ class ArrayChain:
             else:
                 found.append((np.matmul, (samples, matrix, target)))
             samples = target
+        if self._has_bias:
+            found.append((np.add, (output, gathered[-1][:, None], output)))
         return found
 
 
@@ -174,24 +184,37 @@ class TensorChain:
     Args:
         links: `[P, in, out]` each.
         route: whose groups they are gathered for.
+        bias: `[P, out]`, added at the end; None adds nothing.
     """
 
-    def __init__(self, links: Sequence[Tensor], route: Route) -> None:
+    def __init__(self, links: Sequence[Tensor], route: Route, bias: Tensor | None = None) -> None:
         self.route = route
-        self._links = links
+        self._links, self._bias = links, bias
         self._step = -1
         self._gathered: list[Tensor] = []
+        self._gathered_bias: Tensor | None = None
 
     def gather(self) -> list[Tensor]:
         """Return the matrices of the present groups."""
         if self._step != self.route.step:
+            ids = self.route.ids
             with torch.inference_mode(mode=False), torch.no_grad():
-                self._gathered = [link[self.route.ids] for link in self._links]
+                self._gathered = [link[ids] for link in self._links]
+                self._gathered_bias = None if self._bias is None else self._bias[ids]
             self._step = self.route.step
         return self._gathered
 
+    def gather_bias(self) -> Tensor | None:
+        """Return the bias of the present groups, `[groups, out]`, where they have their own."""
+        self.gather()
+        return self._gathered_bias
+
     def __call__(self, samples: Tensor) -> Tensor:
         """Multiply `[groups, samples, rows, in]`; return `[groups, samples, rows, out]`."""
+        output, bias = self._products(samples), self.gather_bias()
+        return output if bias is None else output + bias[:, None, None]
+
+    def _products(self, samples: Tensor) -> Tensor:
         links = self.gather()
         count = samples.shape[1]
         if count == 1:

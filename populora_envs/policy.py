@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     Acted = tuple[Any, np.ndarray]
     Direct = Callable[[np.ndarray, int], Acted | None]
 
-HIDDEN = 64
-"""Units in each of the two hidden layers of a policy that is built here."""
+HIDDEN = 32
+"""Units in the hidden layer of a policy that is built here."""
 
 
 class Actor:
@@ -199,7 +199,7 @@ def _head(action: Any, space: spaces.Space[Any]) -> Any:
 
 
 def build_model(encoder: Encoder, actor: Actor, seed: int) -> nn.Module:
-    """Return a policy for vector observations: two hidden layers of 64 with tanh.
+    """Return a policy for vector observations: one hidden layer of 32 with tanh.
 
     A last tanh keeps the numbers for a Box in (-1, 1), unless a head shapes them. Initial weights
     are PyTorch's, drawn from `seed`.
@@ -214,8 +214,6 @@ def build_model(encoder: Encoder, actor: Actor, seed: int) -> nn.Module:
     with seeded_globals(derive_seed(seed, "model")):
         layers: list[nn.Module] = [
             nn.Linear(encoder.shape[0], HIDDEN),
-            nn.Tanh(),
-            nn.Linear(HIDDEN, HIDDEN),
             nn.Tanh(),
             nn.Linear(HIDDEN, actor.output_size()),
         ]

@@ -14,7 +14,9 @@ from populora_envs.batching import batch_size, show_to_all
 from populora_envs.compiled import CompiledModel
 from populora_envs.fitness import best_first, call_fitness, check_fitnesses
 from populora_envs.genetics import Genetics
-from populora_envs.normalizer import find_normalizer, statistics
+from populora_envs.individuals import Individuals, check_shape, row
+from populora_envs.moved import MovedBase
+from populora_envs.normalizer import find_normalizer
 from populora_envs.plans import Route
 from populora_envs.routing import RoutedLinear, RoutedModel, plain_copy, route_model
 from populora_envs.settings import at_least, whole_number
@@ -24,12 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from populora_envs.fitness import FitnessFunction
+    from populora_envs.individuals import State
+    from populora_envs.moved import Change
 
-State = dict[str, dict[str, Tensor]]
-"""One individual's weights: ``{path: {"down": [in, r], "up": [out, r]}}``."""
 
-
-class Population(Genetics):
+class Population(Genetics, Individuals):
     """A population of low-rank individuals on a copy of one base model.
 
     Args:
@@ -41,6 +42,7 @@ class Population(Genetics):
         dtype: of the individuals' weights; None means float32, or the model's dtype if wider.
         seed: of every random draw; None takes fresh entropy.
         eval_seed: see the attribute `eval_seed`.
+        adapt_bias: let individuals change the biases of their layers too.
         init: ``"random"``, or ``"zero"`` for individuals that equal the base.
         compile: run rollouts under `torch.compile`; a warning says so where that fails. It takes its
             time at the first calls, and pays for wide layers on an accelerator.
@@ -48,8 +50,8 @@ class Population(Genetics):
     Attributes:
         model: the routed model.
         routed: ``(batch [B, ...], ids [B]) -> output``, one row per slot; see `RoutedModel`.
-        individuals: by target path, the routed layer whose `down` is `[P, in, r]` and `up` is
-            `[P, out, r]`; change them in place.
+        individuals: by target path, the routed layer whose `down` is `[P, in, r]`, `up` is
+            `[P, out, r]` and `offset`, with `adapt_bias`, `[P, out]`; change them in place.
 
     Raises:
         ValueError: for a size below 1, an unknown `init`, or targets that match nothing.
@@ -67,6 +69,7 @@ class Population(Genetics):
         dtype: torch.dtype | None = None,
         seed: int | None = None,
         eval_seed: int = 0,
+        adapt_bias: bool = False,
         init: str = "random",
         compile: bool = False,
     ) -> None:
@@ -76,7 +79,8 @@ class Population(Genetics):
         self.seed = seeds.fresh_seed() if seed is None else whole_number("seed", seed)
         self.base_eval_seed = whole_number("eval_seed", eval_seed)
         self._generation = self._draws = 0
-        self._compile = bool(compile)
+        self._compile, self.adapt_bias = bool(compile), bool(adapt_bias)
+        self._moved: MovedBase | None = None
         targets = list(find_targets(model, lora_targets))
         self._assemble(
             copied(model).to(distributed.choose_device(model, device)), pop_size, targets, dtype
@@ -91,7 +95,13 @@ class Population(Genetics):
         self.pop_size = pop_size
         self._route = Route()
         self.individuals: dict[str, RoutedLinear] = route_model(
-            self.model, targets, pop_size, self.low_rank, dtype, self._route
+            self.model,
+            targets,
+            pop_size,
+            self.low_rank,
+            dtype,
+            self._route,
+            adapt_bias=self.adapt_bias,
         )
         kind = CompiledModel if self._compile else RoutedModel
         self.routed = kind(self.model, self._route)
@@ -186,9 +196,6 @@ class Population(Genetics):
             raise ValueError(message)
         return self._indices(index.reshape(1))
 
-    def _one(self, individual: int | Tensor) -> int:
-        return int(self._single(individual)[0])
-
     def merge_(self, individual: int | Tensor) -> nn.Module:
         """Return a fresh plain model with the individual's change added to the base weights.
 
@@ -200,75 +207,56 @@ class Population(Genetics):
         merged = plain_copy(self.model)
         for name, layer in self.individuals.items():
             target = merged.get_submodule(name)
-            weight = layer.merged(ids)[0]
+            weight, bias = layer.merged(ids)[0], layer.merged_bias(ids)
             target.weight = nn.Parameter(weight, requires_grad=layer.weight.requires_grad)
+            if layer.offset is not None and layer.bias is not None and bias is not None:
+                target.bias = nn.Parameter(bias[0], requires_grad=layer.bias.requires_grad)
         return merged
 
     def select_and_merge_best_(self, fitnesses: Tensor) -> nn.Module:
         """Merge the individual with the highest fitness; ties go to the lower index."""
         return self.merge_(best_first(check_fitnesses(fitnesses, self.pop_size))[0])
 
-    def individual_state(self, individual: int | Tensor) -> State:
-        """Return copies of one individual's weights on the CPU, ``{path: {"down", "up"}}``."""
-        i = self._one(individual)
-        return {
-            name: {"down": layer.down[i].cpu().clone(), "up": layer.up[i].cpu().clone()}
-            for name, layer in self.individuals.items()
-        }
+    def move_base_(self, step: Change) -> None:
+        """Add dense changes to the base weights of adapted layers, for everyone.
 
-    def base_state(self) -> State:
-        """Return the weights of an individual that equals the base: zeros."""
-        return {
-            name: {part: torch.zeros_like(w) for part, w in weights.items()}
-            for name, weights in self.individual_state(0).items()
-        }
+        The weights that the user gave are kept, and the sum of all steps in float32 or wider.
 
-    def write_individual_(self, individual: int, state: State) -> None:
-        """Overwrite one individual with weights from `individual_state`; ValueError on a misfit."""
-        individual = self._one(individual)
-        if set(state) != set(self.individuals):
-            message = (
-                f"the individual adapts {sorted(state)} "
-                f"and this population {sorted(self.individuals)}"
-            )
-            raise ValueError(message)
-        for name, layer in self.individuals.items():
-            for part, weights in (("down", layer.down), ("up", layer.up)):
-                _check_shape(f"{name}.{part}", state[name][part], weights[individual])
-        for name, layer in self.individuals.items():
-            layer.down[individual] = state[name]["down"].to(layer.down)
-            layer.up[individual] = state[name]["up"].to(layer.up)
+        Args:
+            step: ``{path: {"weight": [out, in], "bias": [out]}}``; what is left out stays.
+        """
+        self._begin_to_move().move_(self.individuals, step)
 
-    def with_individuals(self, states: Sequence[State]) -> Population:
-        """Return a population of these individuals on the same base parameters, buffers copied."""
+    def _begin_to_move(self) -> MovedBase:
+        if self._moved is None:
+            for name, layer in self.individuals.items():
+                layer.own_base_(self.model.get_submodule(name))
+            self._moved = MovedBase.beginning(self.individuals)
+        return self._moved
+
+    def base_change(self) -> Change | None:
+        """Return a copy of what a search has added to the base, None where it has not moved."""
+        return None if self._moved is None else self._moved.copied_change()
+
+    def with_individuals(
+        self, states: Sequence[State], base_change: Change | None = None
+    ) -> Population:
+        """Return a population of these individuals on the same base parameters, buffers copied.
+
+        Args:
+            states: from `individual_state`.
+            base_change: from `base_change`, for a base of its own that has moved so far.
+        """
         other = copy.copy(self)
-        model = plain_copy(self.model, share=True)
+        model = plain_copy(self.model, share=base_change is None)
         dtype = next(iter(self.individuals.values())).down.dtype
         other._assemble(model, len(states), list(self.individuals), dtype)
+        if base_change is not None:
+            other._moved = MovedBase(self._begin_to_move().start, base_change)
+            other._moved.write_(other.individuals)
         for i, state in enumerate(states):
             other.write_individual_(i, state)
         return other
-
-    def save_individual(self, path: str | Path, individual: int | Tensor) -> None:
-        """Write one individual to a file that `load_individual` and torch.load can read."""
-        content: dict[str, Any] = {
-            "kind": "individual",
-            "low_rank": self.low_rank,
-            "weights": self.individual_state(individual),
-            "normalizer": statistics(self.normalizer),
-        }
-        files.save_file(Path(path), content)
-
-    def load_individual(self, path: str | Path, individual: int = 0) -> None:
-        """Overwrite one individual with one that was saved; ValueError where it does not fit.
-
-        A normaliser that has seen nothing takes over the statistics in the file; one that has seen
-        something else keeps its own, and a warning says so.
-        """
-        content = files.load_kind(Path(path), "individual")
-        self.write_individual_(int(individual), content["weights"])
-        if self.normalizer is not None and content["normalizer"]:
-            self.normalizer.adopt_(content["normalizer"])
 
     def state(self) -> dict[str, Any]:
         """Return everything that makes this population, as tensors and plain values."""
@@ -281,10 +269,8 @@ class Population(Genetics):
             "generation": self.generation,
             "draws": self._draws,
             "base": dict(self.model.state_dict()),
-            "individuals": {
-                name: {"down": layer.down, "up": layer.up}
-                for name, layer in self.individuals.items()
-            },
+            "individuals": {name: layer.parts for name, layer in self.individuals.items()},
+            "moved": None if self._moved is None else vars(self._moved),
         }
 
     def load_state_(self, state: dict[str, Any]) -> None:
@@ -306,9 +292,12 @@ class Population(Genetics):
             )
             raise ValueError(message)
         for name, weights in state["base"].items():
-            _check_shape(name, weights, base[name])
+            check_shape(name, weights, base[name])
         for i in range(self.pop_size):
-            self.write_individual_(i, _row(state["individuals"], i))
+            self.write_individual_(i, row(state["individuals"], i))
+        self._moved = None
+        if state["moved"] is not None:
+            self._begin_to_move().load_state_(state["moved"])
         self.model.load_state_dict(state["base"])
         self.seed, self.base_eval_seed = state["seed"], state["eval_seed"]
         self._generation, self._draws = state["generation"], state["draws"]
@@ -333,13 +322,3 @@ class Population(Genetics):
 
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-
-def _row(individuals: dict[str, dict[str, Tensor]], i: int) -> State:
-    return {n: {"down": w["down"][i], "up": w["up"][i]} for n, w in individuals.items()}
-
-
-def _check_shape(name: str, given: Tensor, here: Tensor) -> None:
-    if given.shape != here.shape:
-        message = f"{name} is {tuple(here.shape)} here and {tuple(given.shape)} in the file"
-        raise ValueError(message)

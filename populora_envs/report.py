@@ -40,12 +40,12 @@ class Progress:
     """A line on stderr that grows with the generations.
 
     Args:
-        total_generations: where the line is full.
+        total_generations: where the line is full; None where nobody knows.
         enabled: False prints nothing at all.
         initial: generations that an earlier run has done.
     """
 
-    def __init__(self, total_generations: int, enabled: bool, initial: int = 0) -> None:
+    def __init__(self, total_generations: int | None, enabled: bool, initial: int = 0) -> None:
         self._numbers: dict[str, str] = {}
         self._bar = _open_bar(total_generations, initial) if enabled else None
 
@@ -91,7 +91,7 @@ class _Bar(tqdm):  # type: ignore[misc] # tqdm publishes no types
     monitor_interval = 0
 
 
-def _open_bar(total_generations: int, initial: int) -> _Bar:
+def _open_bar(total_generations: int | None, initial: int) -> _Bar:
     return _Bar(
         total=total_generations,
         initial=initial,

@@ -32,38 +32,59 @@ class RoutedLinear(ArrayLayer):
         low_rank: the rank r of the change.
         dtype: of `down` and `up`.
         route: where each sample goes.
+        adapt_bias: whether individuals change the bias too, where there is one.
 
     Attributes:
         down: `[P, in, r]`.
         up: `[P, out, r]`; the change of individual p is ``up[p] @ down[p].T``.
+        offset: `[P, out]`, the change of the bias; None where nobody changes it.
     """
 
     def __init__(
-        self, layer: nn.Linear, pop_size: int, low_rank: int, dtype: torch.dtype, route: Route
+        self,
+        layer: nn.Linear,
+        pop_size: int,
+        low_rank: int,
+        dtype: torch.dtype,
+        route: Route,
+        *,
+        adapt_bias: bool = False,
     ) -> None:
-        self.weight, self.bias = layer.weight, layer.bias
+        self.weight: Tensor = layer.weight
+        self.bias: Tensor | None = layer.bias
         self.route = route
-        device = layer.weight.device
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(pop_size, *shape, dtype=dtype, device=layer.weight.device)
+
         with torch.inference_mode(mode=False):  # inference tensors do not count their changes
-            self.down = torch.zeros(
-                pop_size, layer.in_features, low_rank, dtype=dtype, device=device
-            )
-            self.up = torch.zeros(
-                pop_size, layer.out_features, low_rank, dtype=dtype, device=device
-            )
+            self.down = zeros(layer.in_features, low_rank)
+            self.up = zeros(layer.out_features, low_rank)
+            has_offset = adapt_bias and layer.bias is not None
+            self.offset = zeros(layer.out_features) if has_offset else None
         self._plan: LayerPlan | None = None
         self._matrices: list[Tensor] = []
         self._common: tuple[Tensor | None, Tensor | None] = (None, None)
+        self._own_bias: Tensor | None = None
 
     def draw_(self, generator: torch.Generator, *, zero: bool) -> None:
         """Draw new individuals: `down` from N(0, 1/in), `up` from N(0, 1/(2r)), or 0 where `zero`.
 
-        Half the variance of a mutation step in `up` keeps the first generation near the base.
+        Half the variance of a mutation step in `up` keeps the first generation near the base; a
+        change of the bias has the variance of a change of a weight, 1/(2 in).
         """
-        for weights, scale in ((self.down, self.down.shape[1]), (self.up, 2 * self.up.shape[2])):
-            weights.copy_(normal(weights.shape, generator) / scale**0.5)
-        if zero:
-            self.up.zero_()
+        fan_in, rank = self.down.shape[1:]
+        scales = {"down": fan_in, "up": 2 * rank, "offset": 2 * fan_in}
+        for name, weights in self.parts.items():
+            weights.copy_(normal(weights.shape, generator) / scales[name] ** 0.5)
+            if zero and name != "down":
+                weights.zero_()
+
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        """The individuals' weights by name: `down`, `up`, and `offset` where there is one."""
+        parts = {"down": self.down, "up": self.up}
+        return parts if self.offset is None else {**parts, "offset": self.offset}
 
     @property
     def materialises(self) -> bool:
@@ -73,10 +94,31 @@ class RoutedLinear(ArrayLayer):
 
     def merged(self, ids: Tensor) -> Tensor:
         """Return base plus change, `[len(ids), out, in]`: in float32 or wider, rounded once."""
-        wide = torch.promote_types(self.down.dtype, torch.float32)
-        wide = torch.promote_types(self.weight.dtype, wide)
+        wide = self._wide()
         change = torch.bmm(self.up[ids].to(wide), self.down[ids].to(wide).transpose(1, 2))
         return (self.weight.detach().to(wide) + change).to(self.weight.dtype)
+
+    def merged_bias(self, ids: Tensor) -> Tensor | None:
+        """Return the bias plus its change, `[len(ids), out]`, likewise; None where there is none."""
+        if self.bias is None:
+            return None
+        bias, wide = self.bias.detach(), self._wide()
+        if self.offset is None:
+            return bias.expand(len(ids), -1)
+        return (bias.to(wide) + self.offset[ids].to(wide)).to(bias.dtype)
+
+    def _wide(self) -> torch.dtype:
+        wide = torch.promote_types(self.down.dtype, torch.float32)
+        return torch.promote_types(self.weight.dtype, wide)
+
+    def own_base_(self, layer: nn.Module) -> None:
+        """Give the base layer weights of its own, which nothing else in the model shares."""
+        for name, parameter in list(layer.named_parameters(recurse=False)):
+            own = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+            setattr(layer, name, own)
+        parameters = dict(layer.named_parameters(recurse=False))
+        self.weight, self.bias = parameters["weight"], parameters.get("bias")
+        self.forget()
 
     def forget(self) -> None:
         """Plan anew at the next call."""
@@ -84,7 +126,13 @@ class RoutedLinear(ArrayLayer):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles plan anew."""
-        return {**self.__dict__, "_plan": None, "_matrices": [], "_common": (None, None)}
+        empty: dict[str, Any] = {
+            "_plan": None,
+            "_matrices": [],
+            "_common": (None, None),
+            "_own_bias": None,
+        }
+        return {**self.__dict__, **empty}
 
     def __call__(self, input: Tensor) -> Tensor:
         """Return `[rows, ..., out]` for `[rows, ..., in]`, rows a multiple of the route's groups."""
@@ -98,13 +146,17 @@ class RoutedLinear(ArrayLayer):
         """Gather what a compiled model multiplies by; one row per group."""
         plan = self._present_plan()
         self._matrices = plan.by_tensors.gather()
-        self._common = (None, plan.bias) if plan.shared is None else (self.weight, self.bias)
+        self._own_bias = plan.by_tensors.gather_bias()
+        weight = None if plan.shared is None else self.weight
+        self._common = (weight, self.bias if self._own_bias is None else None)
 
     def _traced(self, input: Tensor) -> Tensor:
         """Return what `__call__` gives, for a compiler to look at."""
         rows = input.reshape(len(input), -1, input.shape[-1]).to(self._matrices[0].dtype)
         for matrices in self._matrices:
             rows = torch.bmm(rows, matrices)
+        if self._own_bias is not None:
+            rows = rows + self._own_bias[:, None]
         output = rows.reshape(*input.shape[:-1], rows.shape[-1])
         weight, bias = self._common
         if weight is not None:
@@ -119,8 +171,8 @@ class RoutedLinear(ArrayLayer):
         return plan if plan.array_dtype == dtype else None
 
     def _present_plan(self) -> LayerPlan:
-        bias = 0 if self.bias is None else self.bias._version
-        versions = (self.down._version, self.up._version, self.weight._version, bias)
+        tensors = (self.down, self.up, self.weight, self.bias, self.offset)
+        versions = tuple(0 if tensor is None else tensor._version for tensor in tensors)
         plan = self._plan
         if plan is None or plan.versions != versions:
             with torch.inference_mode(mode=False), torch.no_grad():
@@ -186,6 +238,8 @@ def route_model(
     low_rank: int,
     dtype: torch.dtype | None,
     route: Route,
+    *,
+    adapt_bias: bool = False,
 ) -> dict[str, RoutedLinear]:
     """Adapt the layers at `targets` in place and return their routed forwards by path."""
     routed: dict[str, RoutedLinear] = {}
@@ -193,7 +247,7 @@ def route_model(
         layer = model.get_submodule(name)
         assert isinstance(layer, nn.Linear)
         wide = dtype or torch.promote_types(layer.weight.dtype, torch.float32)
-        routed[name] = RoutedLinear(layer, pop_size, low_rank, wide, route)
+        routed[name] = RoutedLinear(layer, pop_size, low_rank, wide, route, adapt_bias=adapt_bias)
         routed[name].install(layer)
     make_invariant(model)
     fuse(model)

@@ -19,6 +19,12 @@ _NAME = tyro.constructors.PrimitiveConstructorSpec[Any](
 OperatorChoice = Annotated[str | Callable[..., Any], _NAME]
 """A registered name or a function; the command line takes names."""
 
+SearchChoice = OperatorChoice | None
+"""A registered name, a class or a function; None chooses."""
+
+DEFAULT_GENERATIONS = 25
+"""Generations of a run that has no budget of any kind."""
+
 
 @dataclasses.dataclass(frozen=True)
 class GeneticSettings:
@@ -52,8 +58,16 @@ class EvolveSettings:
     """Rank of each individual's change of a layer."""
     lora_targets: tuple[str, ...] | None = None
     """Paths or globs of the layers to adapt; None means every Linear."""
-    num_generations: int = 25
-    """Generations to play."""
+    adapt_bias: bool | None = None
+    """Evolve biases too; None means yes with every search but ga, and for a policy built here."""
+    search: SearchChoice = None
+    """How one generation becomes the next; None means ga where one of its options is given, else es."""
+    num_generations: int | None = None
+    """Generations to play; None means 25, or no limit where another budget is given."""
+    max_env_steps: int | None = None
+    """Stop after the generation in which so many environment steps were played."""
+    max_seconds: float | None = None
+    """Stop after the generation in which so many seconds have passed."""
     horizon: int | None = None
     """Most steps of an episode; None means the environment's own limit, else 1000."""
     num_episodes: int = 1
@@ -84,6 +98,14 @@ class EvolveSettings:
     """Device of the population; None means cuda:LOCAL_RANK under torchrun, else the model's."""
     compile: bool = False
     """Run policies under torch.compile; pays for wide layers on an accelerator."""
+
+    @property
+    def most_generations(self) -> int | None:
+        """Generations to play; None where another budget alone ends the run."""
+        if self.num_generations is not None:
+            return self.num_generations
+        other_budgets = (self.max_env_steps, self.max_seconds)
+        return None if any(b is not None for b in other_budgets) else DEFAULT_GENERATIONS
 
 
 def settings_from(cls: type[T], options: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:

@@ -1,0 +1,218 @@
+"""Individuals as plain tensors: read, written, merged into the base, and kept in files."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from populora_envs import files
+from populora_envs.low_rank import relative_error, truncated
+from populora_envs.normalizer import Normalizer, statistics
+from populora_envs.settings import at_least
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from populora_envs.moved import Change, MovedBase
+    from populora_envs.routing import RoutedLinear
+
+State = dict[str, dict[str, Tensor]]
+"""One individual's weights: ``{path: {"down": [in, r], "up": [out, r], "offset": [out]}}``; no offset
+where biases stay."""
+
+LOSSLESS = 1e-5
+"""A relative error below this is rounding."""
+
+
+class Individuals:
+    """What `Population` inherits to read and write its individuals."""
+
+    pop_size: int
+    low_rank: int
+    individuals: dict[str, RoutedLinear]
+    model: nn.Module
+    normalizer: Normalizer | None
+    _moved: MovedBase | None
+
+    def _single(self, individual: int | Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _one(self, individual: int | Tensor) -> int:
+        return int(self._single(individual)[0])
+
+    def individual_state(self, individual: int | Tensor) -> State:
+        """Return copies of one individual's weights on the CPU, relative to the present base."""
+        i = self._one(individual)
+        return {
+            name: {part: weights[i].cpu().clone() for part, weights in layer.parts.items()}
+            for name, layer in self.individuals.items()
+        }
+
+    def base_state(self) -> State:
+        """Return the weights of an individual that equals the base: zeros."""
+        return {
+            name: {part: torch.zeros_like(w) for part, w in weights.items()}
+            for name, weights in self.individual_state(0).items()
+        }
+
+    def write_individual_(self, individual: int, state: State) -> None:
+        """Overwrite one individual with weights from `individual_state`; ValueError on a misfit."""
+        individual = self._one(individual)
+        if set(state) != set(self.individuals):
+            message = (
+                f"the individual adapts {sorted(state)} "
+                f"and this population {sorted(self.individuals)}"
+            )
+            raise ValueError(message)
+        for name, layer in self.individuals.items():
+            _check_fit(name, state[name], layer.parts)
+        for name, layer in self.individuals.items():
+            for part, weights in layer.parts.items():
+                given = state[name].get(part)  # an individual without a bias leaves it as it is
+                weights[individual] = 0.0 if given is None else given.to(weights)
+
+    def individual_change(self, individual: int | Tensor) -> Change:
+        """Return what one individual adds to the weights that the user gave, as dense tensors.
+
+        Returns:
+            ``{path: {"weight": [out, in], "bias": [out]}}`` on the CPU, no bias where none is adapted.
+        """
+        total: Change = {}
+        for name, weights in self.individual_state(individual).items():
+            parts = {"weight": weights["up"] @ weights["down"].T}
+            if "offset" in weights:
+                parts["bias"] = weights["offset"].clone()
+            total[name] = parts
+        if self._moved is not None:
+            for name, moved in self._moved.change.items():
+                for part, change in moved.items():
+                    total[name][part] = change.cpu() + total[name].get(part, 0.0)
+        return total
+
+    def individual_content(self, individual: int | Tensor, low_rank: int | None = None) -> State:
+        """Return what a file says of one individual: `individual_state`, or the change of its layers.
+
+        Where a search has moved the base, the change is counted from the weights that the user gave.
+
+        Args:
+            individual: its index.
+            low_rank: the rank of its factors; None keeps them as they are, or the dense change.
+        """
+        if low_rank is None:
+            unmoved = self._moved is None
+            return (
+                self.individual_state(individual) if unmoved else self.individual_change(individual)
+            )
+        rank = at_least("low_rank", low_rank, 1)
+        return {n: _factors(c, rank) for n, c in self.individual_change(individual).items()}
+
+    def save_individual(
+        self, path: str | Path, individual: int | Tensor, low_rank: int | None = None
+    ) -> float:
+        """Write one individual to a file that `load_individual` and torch.load can read.
+
+        Args:
+            path: the file.
+            individual: its index.
+            low_rank: write factors of this rank, by truncated SVD; None writes the individual as it
+                is. Where a search has moved the base, that is the dense change against the weights
+                that the user gave.
+
+        Returns:
+            The relative error of the change (Frobenius norm), 0 where nothing is truncated.
+        """
+        weights, error = self.individual_content(individual, low_rank), 0.0
+        if low_rank is not None:
+            exact = self.individual_change(individual)
+            pairs = [(exact[name]["weight"], _product(w)) for name, w in weights.items()]
+            error = relative_error(*map(list, zip(*pairs, strict=True)))
+        content: dict[str, Any] = {
+            "kind": "individual",
+            "low_rank": self.low_rank if low_rank is None else low_rank,
+            "weights": weights,
+            "error": error,
+            "normalizer": statistics(self.normalizer),
+        }
+        files.save_file(Path(path), content)
+        return error
+
+    def load_individual(self, path: str | Path, individual: int = 0) -> None:
+        """Overwrite one individual with one that was saved; ValueError where it does not fit.
+
+        A dense change that exceeds this population's rank is truncated, and a warning states the error.
+        A normaliser that has seen nothing takes over the statistics in the file; one that has seen
+        something else keeps its own, and a warning says so.
+        """
+        content = files.load_kind(Path(path), "individual")
+        weights = content["weights"]
+        if self._moved is not None or any("weight" in w for w in weights.values()):
+            weights = self._relative(weights)
+        self.write_individual_(int(individual), weights)
+        if self.normalizer is not None and content["normalizer"]:
+            self.normalizer.adopt_(content["normalizer"])
+
+    def _relative(self, weights: State) -> State:
+        """Return an individual of this rank, on the present base, from what a file says."""
+        change = {n: w if "weight" in w else _change(w) for n, w in weights.items()}
+        if self._moved is not None:
+            for name, moved in self._moved.change.items():
+                for part, already in moved.items():
+                    whole = change.get(name, {}).get(part, torch.zeros(()))
+                    change.setdefault(name, {})[part] = whole - already.cpu()
+        found = {name: _factors(c, self.low_rank) for name, c in change.items()}
+        error = relative_error(
+            [c["weight"] for c in change.values()], [_product(w) for w in found.values()]
+        )
+        if error > LOSSLESS:
+            warnings.warn(
+                f"the individual's change has a rank above low_rank={self.low_rank}: {error:.2g} of "
+                "its norm is lost",
+                stacklevel=3,
+            )
+        return found
+
+
+def _product(weights: dict[str, Tensor]) -> Tensor:
+    return weights["up"] @ weights["down"].T
+
+
+def _change(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return factors as a dense change."""
+    change = {"weight": _product(weights)}
+    return {**change, "bias": weights["offset"]} if "offset" in weights else change
+
+
+def _factors(change: dict[str, Tensor], rank: int) -> dict[str, Tensor]:
+    """Return a dense change as factors."""
+    down, up = truncated(change["weight"], rank)
+    factors = {"down": down, "up": up}
+    # A base moved without its biases says zero of them.
+    return {**factors, "offset": change["bias"]} if "bias" in change else factors
+
+
+def _check_fit(name: str, given: dict[str, Tensor], here: dict[str, Tensor]) -> None:
+    if "offset" not in here and "offset" in given and bool(given["offset"].any()):
+        message = (
+            f"the individual changes the bias of {name} and this population leaves biases as they "
+            "are: make it with adapt_bias=True"
+        )
+        raise ValueError(message)
+    for part, weights in here.items():
+        if part in given or part != "offset":
+            check_shape(f"{name}.{part}", given[part], weights[0])
+
+
+def check_shape(name: str, given: Tensor, here: Tensor) -> None:
+    """Raise a ValueError where a tensor from a file has another shape than the one here."""
+    if given.shape != here.shape:
+        message = f"{name} is {tuple(here.shape)} here and {tuple(given.shape)} in the file"
+        raise ValueError(message)
+
+
+def row(individuals: dict[str, dict[str, Tensor]], i: int) -> State:
+    """Return the weights of one individual from those of all."""
+    return {n: {part: w[i] for part, w in parts.items()} for n, parts in individuals.items()}
