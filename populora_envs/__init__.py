@@ -14,6 +14,7 @@ from populora_envs.policy import Policy
 from populora_envs.population import Population
 from populora_envs.report import History
 from populora_envs.rescale import rescale_from_range_to_range
+from populora_envs.search import Search, make_search, register_search
 from populora_envs.simulators import register_adapter
 
 __all__ = [
@@ -23,15 +24,18 @@ __all__ = [
     "Policy",
     "PolicyScore",
     "Population",
+    "Search",
     "evolve_with_env",
     "interact_with_env",
     "is_main_rank",
     "make_action",
+    "make_search",
     "register_adapter",
     "register_crossover",
     "register_head",
     "register_mutation",
     "register_parent_selection",
+    "register_search",
     "register_selection",
     "rescale_from_range_to_range",
 ]

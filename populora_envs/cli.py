@@ -10,24 +10,37 @@ from typing import Annotated, Any
 import tyro
 
 from populora_envs.evolution import evolve_with_env
-from populora_envs.interactor import EnvInteractor
-from populora_envs.players import MAX_COPIES
-from populora_envs.settings import EvolveSettings, GeneticSettings
+from populora_envs.settings import EvolveSettings, GeneticSettings, OperatorChoice
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
-REPORT_EPISODES = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evolve(EvolveSettings, GeneticSettings):
-    """Evolve a policy for an environment and score it on 100 fresh episodes."""
+class Evolve(EvolveSettings):
+    """Evolve a policy for an environment and report its score on fresh episodes."""
 
     env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
     """Id of the environment, such as CartPole-v1 or dm_control/cartpole-balance."""
     action: str | None = None
     """Action head: categorical, squashed_gaussian or beta; None means the deterministic action."""
-    epsilon: float = 0.7
-    """Size of a mutation, in units of 1/sqrt(fan-in)."""
+    selection_type: OperatorChoice | None = None
+    """Of ga, who survives: deterministic (the default) or probabilistic."""
+    survive_frac: float | None = None
+    """Of ga, the share of the population that survives and has children; 0.5 where not given."""
+    elite_frac: float | None = None
+    """Of ga, the share of the population that goes on unchanged; 0.25 where not given."""
+    parent_selection_type: OperatorChoice | None = None
+    """Of ga, which survivors have children: tournament (the default) or roulette."""
+    num_parents_per_child: int | None = None
+    """Of ga, parents of each child; 2 where not given."""
+    crossover_type: OperatorChoice | None = None
+    """Of ga, how parents mix: clone (the default) or average."""
+    mutation_type: OperatorChoice | None = None
+    """Of ga, how children vary: full_gaussian (the default)."""
+    epsilon: float | None = None
+    """Of ga, the size of a mutation, in units of 1/sqrt(fan-in); 0.7 where not given."""
+    search_settings: dict[str, int | float] = dataclasses.field(default_factory=dict)
+    """Further settings of the search by name, such as: scale 1.0 half_life 20."""
     num_workers: int | str = "auto"
     """Processes that play episodes; 0 means this one, auto what the first episodes show to be faster."""
     progress: bool = True
@@ -36,28 +49,20 @@ class Evolve(EvolveSettings, GeneticSettings):
     def run(self) -> None:
         """Evolve, then print what the returned policy scores."""
         settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        env = settings.pop("env")
-        policy, history = evolve_with_env(env, return_history=True, **settings)
+        env, further = settings.pop("env"), settings.pop("search_settings")
+        for name in _GENETIC:
+            if settings[name] is None:
+                del settings[name]
+        _, history = evolve_with_env(env, return_history=True, **settings, **further)
         last = history[-1]
+        print(f"{last['env_steps']} env steps in {len(history)} generations")
         print(
-            f"{last['env_steps']} env steps in {len(history)} generations; "
-            f"champion {last['champion_mean']:.4g} +- {last['champion_se']:.2g}"
-        )
-        with EnvInteractor(env, **_report_settings(self)) as interactor:
-            score = interactor.evaluate_policy(
-                policy, num_episodes=REPORT_EPISODES, horizon=self.horizon
-            )
-        print(
-            f"{env}: mean return {score.mean:.4g} +- {score.standard_error:.2g} (standard error) over "
-            f"{REPORT_EPISODES} fresh episodes"
+            f"{env}: mean return {last['champion_mean']:.4g} +- {last['champion_se']:.2g} (standard "
+            f"error) over {last['champion_episodes']} fresh episodes"
         )
 
 
-def _report_settings(settings: EvolveSettings) -> dict[str, Any]:
-    """Return what the report's environments have in common with evolution's, their number too."""
-    copies = min(settings.pop_size * settings.num_episodes, MAX_COPIES)
-    names = ("seed", "to_range", "from_range")
-    return {"num_envs": settings.num_envs or copies, **{n: getattr(settings, n) for n in names}}
+_GENETIC = [field.name for field in dataclasses.fields(GeneticSettings)] + ["epsilon"]
 
 
 @contextmanager

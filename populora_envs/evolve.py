@@ -202,6 +202,7 @@ class Run:
         return {
             "champion_mean": self.contest.champion.mean,
             "champion_se": self.contest.champion.standard_error,
+            "champion_episodes": len(self.contest.champion.scores),
             "env_steps": self.env_steps + self.contest.env_steps,
             "env_steps_validation": self.contest.env_steps,
         }

@@ -15,6 +15,7 @@ from populora_envs.normalizer import Normalizer, Standardized
 from populora_envs.policy import Policy, build_model, plain_module
 from populora_envs.population import Population
 from populora_envs.routing import PlainModel
+from populora_envs.search import make_search
 from populora_envs.seeds import Purpose, job_seeds
 from populora_envs.settings import at_least
 from populora_envs.targets import check_base, find_targets
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from populora_envs.evaluation import Evaluated
     from populora_envs.fitness import FitnessFunction
     from populora_envs.rescale import Range
+    from populora_envs.search import Search
+    from populora_envs.search.choose import Choice
 
 
 class PolicyScore(NamedTuple):
@@ -136,6 +139,13 @@ class EnvInteractor(Environments):
             adapt_bias=adapt_bias,
             **settings,
         )
+
+    def search(self, population: Population, search: Choice = None, **settings: Any) -> Search:
+        """Return a search for a population, for a loop of your own; see `make_search`.
+
+        Its `ask` writes the next generation, `evaluate` scores it, its `tell` learns from that.
+        """
+        return make_search(search, population, **settings)
 
     def policy(self, model: nn.Module, action: Any = None) -> Policy:
         """Bind a plain model to these spaces and an action head: a module with `act`."""

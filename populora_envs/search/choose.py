@@ -35,6 +35,8 @@ def check_search(search: Choice, settings: dict[str, Any], others: Iterable[str]
         others: further names the caller could have meant.
     """
     make = chosen(search, settings)
+    if search is None:
+        others = {*others, *option_names(EvolutionStrategy)}
     if make is GeneticAlgorithm:
         check_choices(settings, others)
     else:
