@@ -8,7 +8,7 @@ score is reported on episodes that decided nothing. A target is certified on fif
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from populora_envs.population import Population
     from populora_envs.search import Search
 
-LOOK_SHARE = 0.12
+LOOK_SHARE = 0.1
 """Looks during a run cost at most this share of the training cost; one more follows at the end."""
 
 CHALLENGERS = 2
@@ -51,6 +51,15 @@ MEMORY = 64
 
 _DUELS = 2**24
 """Number of the first episode of the duels: far from those of looks."""
+
+
+class Look(NamedTuple):
+    """What a look will play beside the policy that the search stands at."""
+
+    individuals: list[Contender]
+    """The best of the generation."""
+    seems_done: bool
+    """Whether the generation says that the target is reached."""
 
 
 class Contest:
@@ -93,19 +102,29 @@ class Contest:
         base_change, observed = population.base_change(), statistics(population.normalizer)
         return [Contender(w, base_change, observed, population.generation) for w in states]
 
-    def look(self, judged: Judged) -> bool:
-        """Look at a generation where its training pays for that; return whether the champion changed."""
+    def plan(self, judged: Judged) -> Look | None:
+        """Plan a look at a generation, before its search is told; None where nothing pays for one."""
         self._training_cost += judged.cost
         self._trained += judged.episodes
-        scores, before = self.search.scores(judged.fitnesses), self.champion
-        if self._seems_done(scores):
-            for contender in self._candidates(scores)[:1]:
+        scores = self.search.scores(judged.fitnesses)
+        seems_done = self._seems_done(scores)
+        per_episode = max(judged.cost / judged.episodes, 1.0)
+        budget = LOOK_SHARE * self._training_cost - self._look_cost
+        if not seems_done and budget < CHALLENGERS * FIRST_EPISODES * per_episode:
+            return None
+        return Look(self._best_individuals(scores), seems_done)
+
+    def look(self, planned: Look | None) -> bool:
+        """Look at a generation, after its search was told; return whether the champion changed."""
+        if planned is None:
+            return False
+        before = self.champion
+        candidates = self._candidates(planned.individuals)
+        if planned.seems_done:
+            for contender in candidates[:1]:
                 self._certify(contender)
         else:
-            per_episode = max(judged.cost / judged.episodes, 1.0)
-            budget = LOOK_SHARE * self._training_cost - self._look_cost
-            if budget >= 2 * FIRST_EPISODES * per_episode:
-                self._meet(self._candidates(scores))
+            self._meet(candidates)
         return self.champion is not before
 
     def _seems_done(self, scores: Tensor) -> bool:
@@ -114,13 +133,15 @@ class Contest:
         affordable = self._certificate_cost <= CERTIFICATE_SHARE * self._training_cost
         return self.target is not None and affordable and bool(best.min() >= self.target)
 
-    def _candidates(self, scores: Tensor) -> list[Contender]:
+    def _best_individuals(self, scores: Tensor) -> list[Contender]:
+        best = [i for i in best_first(scores)[:CHALLENGERS].tolist() if scores[i] > -np.inf]
+        return self._contenders([self.population.individual_state(i) for i in best])
+
+    def _candidates(self, individuals: list[Contender]) -> list[Contender]:
         """Return those not met before: where the search stands, then the best individuals."""
         centre = self.search.centre()
-        states = [] if centre is None else [centre]
-        best = best_first(scores)[: CHALLENGERS - len(states)].tolist()
-        states += [self.population.individual_state(i) for i in best if scores[i] > -np.inf]
-        found = {contender.key(): contender for contender in self._contenders(states)}
+        first = [] if centre is None else self._contenders([centre])
+        found = {c.key(): c for c in [*first, *individuals][:CHALLENGERS]}
         new = {key: contender for key, contender in found.items() if key not in self._tested}
         self._tested = [*self._tested, *new][-MEMORY:]
         return list(new.values())
@@ -181,7 +202,10 @@ class Contest:
         """Take a last look, let the contenders meet unless one is certified, and report the winner."""
         count = int(np.clip(self._trained * FINAL_SHARE, FEWEST_FINAL, MOST_FINAL))
         if not self.is_certified:
-            self._meet(self._candidates(self.search.scores()))
+            # Individuals that a search has moved away from were looked at before it was told.
+            has_centre = self.search.centre() is not None
+            best = [] if has_centre else self._best_individuals(self.search.scores())
+            self._meet(self._candidates(best))
         if not self.is_certified:
             self._decide(count)
         ((self.champion.report,), _) = self._play([self.champion], Purpose.REPORT, range(count))
@@ -254,9 +278,8 @@ class Contest:
             setattr(self, name, copy.copy(state[name]))
         self.contenders = [Contender(**copy.deepcopy(saved)) for saved in state["contenders"]]
         champion = self.champion
-        if (
-            champion.duels and not champion.report and not self.is_certified
-        ):  # the target is higher now
+        if champion.duels and not champion.report and not self.is_certified:
+            # It held a target that was lower.
             champion.looks, champion.duels = champion.looks + champion.duels, []
 
 

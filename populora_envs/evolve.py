@@ -154,11 +154,12 @@ class Run:
         judged = self.judge.judge(self.population)
         self._warn_of_nonfinite(judged.fitnesses)
         self.env_steps += judged.env_steps
-        has_new_champion = self.contest.look(judged)
-        self.stopped = self.contest.is_certified
+        planned = self.contest.plan(judged)
         start_of_learning = perf_counter()
         self.search.tell(judged.fitnesses)
         seconds_evolution += perf_counter() - start_of_learning
+        has_new_champion = self.contest.look(planned)
+        self.stopped = self.contest.is_certified
         entry = self._entry(judged, seconds_evolution)
         self.history.append(entry)
         self._save(has_new_champion)

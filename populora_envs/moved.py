@@ -46,11 +46,11 @@ class MovedBase:
     def beginning(cls, layers: Mapping[str, BaseLayer]) -> MovedBase:
         """Return a base that has not moved yet."""
         start = {name: _copies(layer) for name, layer in layers.items()}
-        nothing = {
-            name: {part: torch.zeros_like(w, dtype=_wide(w)) for part, w in parts.items()}
-            for name, parts in start.items()
-        }
-        return cls(start, nothing)
+        return cls(start, _nothing(start))
+
+    def at(self, change: Change | None) -> MovedBase:
+        """Return the same base where it has moved by `change`, or not at all."""
+        return MovedBase(self.start, _nothing(self.start) if change is None else change)
 
     @torch.no_grad()
     def move_(self, layers: Mapping[str, BaseLayer], step: Change) -> None:
@@ -80,6 +80,13 @@ class MovedBase:
         return {
             name: {p: t.clone() for p, t in parts.items()} for name, parts in self.change.items()
         }
+
+
+def _nothing(start: Change) -> Change:
+    return {
+        name: {part: torch.zeros_like(w, dtype=_wide(w)) for part, w in parts.items()}
+        for name, parts in start.items()
+    }
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

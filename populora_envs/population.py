@@ -241,18 +241,19 @@ class Population(Genetics, Individuals):
     def with_individuals(
         self, states: Sequence[State], base_change: Change | None = None
     ) -> Population:
-        """Return a population of these individuals on the same base parameters, buffers copied.
+        """Return a population of these individuals; the base is shared unless it has moved here.
 
         Args:
             states: from `individual_state`.
-            base_change: from `base_change`, for a base of its own that has moved so far.
+            base_change: from `base_change`, how far the base had moved that they lie on; None means
+                the base as it was given.
         """
         other = copy.copy(self)
-        model = plain_copy(self.model, share=base_change is None)
+        model = plain_copy(self.model, share=self._moved is None)
         dtype = next(iter(self.individuals.values())).down.dtype
         other._assemble(model, len(states), list(self.individuals), dtype)
-        if base_change is not None:
-            other._moved = MovedBase(self._begin_to_move().start, base_change)
+        if self._moved is not None:
+            other._moved = self._moved.at(base_change)
             other._moved.write_(other.individuals)
         for i, state in enumerate(states):
             other.write_individual_(i, state)
