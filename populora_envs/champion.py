@@ -2,7 +2,7 @@
 
 A look plays the policy that a search stands at, or a generation's best few, on episodes that no
 generation trains on. The best five are kept. At the end they meet on further episodes, and the winner's
-score is reported on episodes that decided nothing. A target is certified on fifty episodes.
+score is reported on episodes that decided nothing. A target is certified on fifty to a hundred.
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ KEPT = 5
 FIRST_EPISODES, LOOK_EPISODES = 2, 10
 """Episodes of a look: of all candidates, and of the best of them where it could be a contender."""
 
-CERTIFICATE_EPISODES, CERTIFICATE_SHARE = (2, 5, 10, 25, 50), 0.25
-"""Episodes after which a certificate may have failed, and the share of the training cost that those
-that fail may cost before the next one."""
+CERTIFICATE_EPISODES, CERTIFIED, MARGIN = (2, 5, 10, 25, 50, 100), 50, 1.5
+"""Episodes after which a certificate may have failed; those after which it holds where the mean is ahead
+by three standard errors; and the standard errors that are enough after the last of them."""
+
+CERTIFICATE_SHARE = 0.05
+"""Share of the training cost that failed certificates may have cost, and a generation more."""
 
 FINAL_SHARE, FEWEST_FINAL, MOST_FINAL = 0.1, 30, 100
 """Episodes of a contender at the end, and of the report: this share of those trained on, within limits."""
@@ -107,7 +110,7 @@ class Contest:
         self._training_cost += judged.cost
         self._trained += judged.episodes
         scores = self.search.scores(judged.fitnesses)
-        seems_done = self._seems_done(scores)
+        seems_done = self._seems_done(scores, judged.cost)
         per_episode = max(judged.cost / judged.episodes, 1.0)
         budget = LOOK_SHARE * self._training_cost - self._look_cost
         if not seems_done and budget < CHALLENGERS * FIRST_EPISODES * per_episode:
@@ -127,10 +130,10 @@ class Contest:
             self._meet(candidates)
         return self.champion is not before
 
-    def _seems_done(self, scores: Tensor) -> bool:
+    def _seems_done(self, scores: Tensor, cost: int) -> bool:
         """Whether the best eighth reaches the target, and past attempts have not cost too much."""
         best = scores.topk(-(-len(scores) // 8)).values
-        affordable = self._certificate_cost <= CERTIFICATE_SHARE * self._training_cost
+        affordable = self._certificate_cost <= CERTIFICATE_SHARE * self._training_cost + cost
         return self.target is not None and affordable and bool(best.min() >= self.target)
 
     def _best_individuals(self, scores: Tensor) -> list[Contender]:
@@ -177,21 +180,25 @@ class Contest:
 
     @property
     def is_certified(self) -> bool:
-        """Whether the champion's mean less one standard error holds the target over its duels."""
-        champion = self.champion
-        holds = self.target is not None and champion.mean - champion.standard_error >= self.target
-        return holds and bool(champion.duels)
+        """Whether the champion holds the target, by its margin, over its duels."""
+        champion, target = self.champion, self.target
+        if target is None or not champion.duels:
+            return False
+        return champion.mean - MARGIN * champion.standard_error >= target
 
     def _certify(self, contender: Contender) -> None:
-        """Let one that seems to hold the target play fifty episodes, or as many as leave hope."""
+        """Let one that seems to hold the target play as many episodes as it takes to tell."""
         assert self.target is not None
-        cost = 0
+        cost, ahead = 0, 0.0
         for count in CERTIFICATE_EPISODES:
             cost += self._duel(contender, count)
-            if not contender.mean + contender.standard_error >= self.target:
+            ahead = contender.mean - self.target
+            if not ahead >= -contender.standard_error:
+                break
+            if count == CERTIFIED and ahead >= 3 * contender.standard_error:
                 break
         self._duelled += CERTIFICATE_EPISODES[-1]
-        if contender.mean - contender.standard_error >= self.target:
+        if ahead >= MARGIN * contender.standard_error:
             self.contenders = [contender, *self.contenders][:KEPT]
             return
         self._certificate_cost += cost
