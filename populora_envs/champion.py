@@ -39,7 +39,7 @@ KEPT = 5
 FIRST_EPISODES, LOOK_EPISODES = 2, 10
 """Episodes of a look: of all candidates, and of the best of them where it could be a contender."""
 
-CERTIFICATE_EPISODES, CERTIFIED, MARGIN = (2, 5, 10, 25, 50, 100), 50, 1.5
+CERTIFICATE_EPISODES, CERTIFIED, MARGIN = (2, 5, 10, 25, 50, 100), 50, 1.0
 """Episodes after which a certificate may have failed; those after which it holds where the mean is ahead
 by three standard errors; and the standard errors that are enough after the last of them."""
 
@@ -155,7 +155,8 @@ class Contest:
             return
         self._look_at(candidates, FIRST_EPISODES)
         best = max(candidates, key=lambda contender: contender.mean)
-        if best.mean >= self.champion.mean:
+        bar = self.champion.mean
+        if best.mean >= (bar if self.target is None else min(bar, self.target)):
             self._look_at([best, self.champion], LOOK_EPISODES)
             if self.target is not None and best.mean >= self.target:
                 self._certify(best)
