@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from populora_envs.population import Population
     from populora_envs.search import Search
 
-LOOK_SHARE = 0.1
+LOOK_SHARE = 0.08
 """Looks during a run cost at most this share of the training cost; one more follows at the end."""
 
 CHALLENGERS = 2
@@ -36,15 +36,15 @@ CHALLENGERS = 2
 KEPT = 5
 """Contenders that are kept for the end."""
 
-FIRST_EPISODES, LOOK_EPISODES = 2, 10
-"""Episodes of a look: of all candidates, and of the best of them where it could be a contender."""
+LOOK_EPISODES = (2, 5, 10)
+"""Episodes of a look, the same in all looks; after each of these numbers a candidate may be behind."""
 
 CERTIFICATE_EPISODES, CERTIFIED, MARGIN = (2, 5, 10, 25, 50, 100), 50, 1.0
 """Episodes after which a certificate may have failed; those after which it holds where the mean is ahead
 by three standard errors; and the standard errors that are enough after the last of them."""
 
 CERTIFICATE_SHARE = 0.05
-"""Share of the training cost that failed certificates may have cost, and a generation more."""
+"""Share of the training cost that failed certificates may have cost, and half a generation more."""
 
 FINAL_SHARE, FEWEST_FINAL, MOST_FINAL = 0.1, 30, 100
 """Episodes of a contender at the end, and of the report: this share of those trained on, within limits."""
@@ -85,7 +85,7 @@ class Contest:
         self.contenders = self._contenders([self.population.base_state()])
         self.env_steps = 0
         self._training_cost = self._look_cost = self._certificate_cost = self._trained = 0
-        self._looked = self._duelled = 0
+        self._duelled = 0
         self._tested: list[str] = []
         self.base_mean = float("nan")
 
@@ -96,7 +96,7 @@ class Contest:
 
     def start_(self) -> None:
         """Let the base play its first episodes."""
-        self._look_at([self.champion], FIRST_EPISODES)
+        self._look_at([self.champion], LOOK_EPISODES[0])
         self.base_mean = self.champion.mean
 
     def _contenders(self, states: list[State]) -> list[Contender]:
@@ -113,7 +113,7 @@ class Contest:
         seems_done = self._seems_done(scores, judged.cost)
         per_episode = max(judged.cost / judged.episodes, 1.0)
         budget = LOOK_SHARE * self._training_cost - self._look_cost
-        if not seems_done and budget < CHALLENGERS * FIRST_EPISODES * per_episode:
+        if not seems_done and budget < CHALLENGERS * LOOK_EPISODES[0] * per_episode:
             return None
         return Look(self._best_individuals(scores), seems_done)
 
@@ -133,7 +133,7 @@ class Contest:
     def _seems_done(self, scores: Tensor, cost: int) -> bool:
         """Whether the best eighth reaches the target, and past attempts have not cost too much."""
         best = scores.topk(-(-len(scores) // 8)).values
-        affordable = self._certificate_cost <= CERTIFICATE_SHARE * self._training_cost + cost
+        affordable = self._certificate_cost <= CERTIFICATE_SHARE * self._training_cost + cost / 2
         return self.target is not None and affordable and bool(best.min() >= self.target)
 
     def _best_individuals(self, scores: Tensor) -> list[Contender]:
@@ -150,19 +150,18 @@ class Contest:
         return list(new.values())
 
     def _meet(self, candidates: list[Contender]) -> None:
-        """Let the best of the candidates become a contender if it is good enough."""
-        if not candidates:
-            return
-        self._look_at(candidates, FIRST_EPISODES)
+        """Let the candidates race the champion over the same episodes; who keeps up is a contender."""
+        for count in LOOK_EPISODES:
+            self._look_at([*candidates, self.champion], count)
+            bar = float(np.mean(self.champion.looks[:count]))
+            bar = bar if self.target is None else min(bar, self.target)
+            candidates = [contender for contender in candidates if contender.mean >= bar]
+            if not candidates:
+                return
         best = max(candidates, key=lambda contender: contender.mean)
-        bar = self.champion.mean
-        if best.mean >= (bar if self.target is None else min(bar, self.target)):
-            self._look_at([best, self.champion], LOOK_EPISODES)
-            if self.target is not None and best.mean >= self.target:
-                self._certify(best)
-            else:
-                self._rank([*self.contenders, best])
-        self._looked += LOOK_EPISODES
+        self._rank([*self.contenders, *candidates])
+        if self.target is not None and best.mean >= self.target:
+            self._certify(best)
 
     def _rank(self, contenders: list[Contender]) -> None:
         """Keep the best; ties go to the earlier one."""
@@ -173,8 +172,7 @@ class Contest:
         for alike in _teams(contenders):
             have = len(alike[0].looks)
             if have < count:
-                episodes = range(self._looked + have, self._looked + count)
-                returns, cost = self._play(alike, Purpose.CHAMPION, episodes)
+                returns, cost = self._play(alike, Purpose.CHAMPION, range(have, count))
                 self._look_cost += cost
                 for contender, played in zip(alike, returns, strict=True):
                     contender.looks.extend(played)
@@ -200,11 +198,11 @@ class Contest:
                 break
         self._duelled += CERTIFICATE_EPISODES[-1]
         if ahead >= MARGIN * contender.standard_error:
-            self.contenders = [contender, *self.contenders][:KEPT]
+            others = [other for other in self.contenders if other is not contender]
+            self.contenders = [contender, *others][:KEPT]
             return
         self._certificate_cost += cost
-        contender.looks, contender.duels = contender.looks + contender.duels, []
-        self._rank([*self.contenders, contender])
+        contender.duels = []
 
     def finish(self) -> None:
         """Take a last look, let the contenders meet unless one is certified, and report the winner."""
@@ -221,7 +219,7 @@ class Contest:
     def _decide(self, count: int) -> None:
         """Let the contenders play up to `count` common episodes; those clearly behind leave early."""
         rivals = self.contenders
-        for most in (LOOK_EPISODES, count):
+        for most in (LOOK_EPISODES[-1], count):
             for contender in rivals if len(rivals) > 1 else ():
                 self._duel(contender, most)
             best = max(rivals, key=lambda contender: contender.mean)
@@ -287,8 +285,7 @@ class Contest:
         self.contenders = [Contender(**copy.deepcopy(saved)) for saved in state["contenders"]]
         champion = self.champion
         if champion.duels and not champion.report and not self.is_certified:
-            # It held a target that was lower.
-            champion.looks, champion.duels = champion.looks + champion.duels, []
+            champion.duels = []  # it held a target that was lower
 
 
 _PLAIN = (
@@ -298,7 +295,6 @@ _PLAIN = (
     "_look_cost",
     "_certificate_cost",
     "_trained",
-    "_looked",
     "_duelled",
     "_tested",
 )

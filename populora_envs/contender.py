@@ -27,7 +27,7 @@ class Contender:
         base_change: what a search had added to the base by then; None where it had not moved.
         normalizer: the observation statistics of its generation.
         generation: in which it was found.
-        looks: returns that made it a contender: it was chosen for them.
+        looks: returns on the episodes of all looks: it was chosen for them.
         duels: returns on episodes that all contenders played.
         report: returns on episodes that decided nothing.
     """
