@@ -285,7 +285,9 @@ class Contest:
         self.contenders = [Contender(**copy.deepcopy(saved)) for saved in state["contenders"]]
         champion = self.champion
         if champion.duels and not champion.report and not self.is_certified:
-            champion.duels = []  # it held a target that was lower
+            # It held a target that was lower.
+            champion.looks = champion.looks or champion.duels[: LOOK_EPISODES[-1]]
+            champion.duels = []
 
 
 _PLAIN = (
