@@ -57,9 +57,9 @@ class Contender:
 
     def is_behind(self, other: Contender) -> bool:
         """Whether another is better by more than two standard errors, duel by duel, or just the same."""
-        ahead: np.ndarray = np.subtract(other.duels, self.duels)
-        if not np.isfinite(ahead).all():
+        if not np.isfinite([self.mean, other.mean]).all():
             return other.mean > self.mean
+        ahead: np.ndarray = np.subtract(other.duels, self.duels)
         lead = float(np.mean(ahead))
         is_ahead: bool = lead > 2 * standard_error(ahead.tolist())
         return is_ahead or not np.any(ahead)

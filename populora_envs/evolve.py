@@ -141,7 +141,7 @@ class Run:
         settings = self.plan.settings
         most = settings.most_generations
         with Progress(most, settings.progress, len(self.history)) as progress:
-            while not self.is_over:
+            while not self.history or not self.is_over:
                 self._generation(progress)
         self._finish()
         return self.contest.merged(), self.history

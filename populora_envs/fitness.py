@@ -53,9 +53,22 @@ def call_fitness(function: FitnessFunction, population: Any, ids: Sequence[int])
         ValueError: where the function has no known form or gives another number of values.
         TypeError: where it gives no numbers.
     """
+    return call_and_watch(function, population, ids)[0]
+
+
+def call_and_watch(
+    function: FitnessFunction, population: Any, ids: Sequence[int]
+) -> tuple[Tensor, bool]:
+    """Do what `call_fitness` does; return also whether the function could have drawn.
+
+    It could where it moved a global generator or looked at `population.eval_seed`.
+    """
     form = fitness_form(function)
-    with seeded_globals(derive_seed("fitness", population.eval_seed)):
-        return _called(function, form, population, ids)
+    seed = derive_seed("fitness", population.eval_seed)
+    looks = population.eval_seed_looks
+    with seeded_globals(seed) as drew:
+        values = _called(function, form, population, ids)
+    return values, drew[0] or population.eval_seed_looks != looks
 
 
 def _called(function: FitnessFunction, form: str, population: Any, ids: Sequence[int]) -> Tensor:

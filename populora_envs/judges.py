@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from populora_envs.adapter import noted
-from populora_envs.fitness import call_fitness, nonfinite_last
+from populora_envs.fitness import call_and_watch, call_fitness, nonfinite_last
 from populora_envs.seeds import Purpose, job_seeds
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ class RolloutJudge:
 class FunctionJudge:
     """Calls a fitness function of the user; a fresh episode is a call with another `eval_seed`.
 
-    A function that gives the same for two of them does not depend on it, and is called no further.
+    A function that does not look at it, draws from no global generator and gives the same twice is called
+    no further.
     """
 
     def __init__(self, fitness: FitnessFunction) -> None:
@@ -105,7 +106,7 @@ class FunctionJudge:
     def judge(self, population: Population) -> Judged:
         """Call the function for everyone."""
         start = perf_counter()
-        values = self._call(population)
+        values = call_fitness(self.fitness, population, range(population.pop_size))
         seconds = perf_counter() - start
         count = population.pop_size
         return Judged(nonfinite_last(values), count, count, 0, seconds, 0.0)
@@ -113,15 +114,14 @@ class FunctionJudge:
     def trial(self, population: Population, purpose: Purpose, episodes: Sequence[int]) -> Trial:
         """Call the function once per episode on a population of its own."""
         columns: list[Tensor] = []
+        everyone = range(population.pop_size)
         for episode in episodes:
             # Generations count from 0; these never meet them.
             population.generation = -1 - (episode * len(Purpose) + purpose)
-            columns.append(self._call(population).double())
-            if len(columns) == 2 and torch.equal(*columns):
+            values, may_draw = call_and_watch(self.fitness, population, everyone)
+            columns.append(values.double())
+            if not may_draw and len(columns) == 2 and torch.equal(*columns):
                 break
         calls = len(columns) * population.pop_size
         columns += columns[-1:] * (len(episodes) - len(columns))
         return Trial(torch.stack(columns, dim=1), calls, 0)
-
-    def _call(self, population: Population) -> Tensor:
-        return call_fitness(self.fitness, population, range(population.pop_size))

@@ -78,7 +78,7 @@ class Population(Genetics, Individuals):
         pop_size = at_least("pop_size", pop_size, 1)
         self.seed = seeds.fresh_seed() if seed is None else whole_number("seed", seed)
         self.base_eval_seed = whole_number("eval_seed", eval_seed)
-        self._generation = self._draws = 0
+        self._generation = self._draws = self.eval_seed_looks = 0
         self._compile, self.adapt_bias = bool(compile), bool(adapt_bias)
         self._moved: MovedBase | None = None
         targets = list(find_targets(model, lora_targets))
@@ -137,6 +137,7 @@ class Population(Genetics, Individuals):
     @property
     def eval_seed(self) -> int:
         """An int in [0, 2**31) from (eval_seed, generation), equal on all ranks."""
+        self.eval_seed_looks += 1
         return seeds.derive_seed(self.base_eval_seed, "eval", self.generation) % 2**31
 
     def __call__(
