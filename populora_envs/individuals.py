@@ -62,18 +62,24 @@ class Individuals:
     def write_individual_(self, individual: int, state: State) -> None:
         """Overwrite one individual with weights from `individual_state`; ValueError on a misfit."""
         individual = self._one(individual)
+        self._check_individual(state)
+        for name, layer in self.individuals.items():
+            for part, weights in layer.parts.items():
+                given = state[name].get(part)  # an individual without a bias leaves it as it is
+                weights[individual] = 0.0 if given is None else given.to(weights)
+
+    def _check_individual(self, state: State) -> None:
+        self._check_names(state)
+        for name, layer in self.individuals.items():
+            _check_fit(name, state[name], layer.parts)
+
+    def _check_names(self, state: State) -> None:
         if set(state) != set(self.individuals):
             message = (
                 f"the individual adapts {sorted(state)} "
                 f"and this population {sorted(self.individuals)}"
             )
             raise ValueError(message)
-        for name, layer in self.individuals.items():
-            _check_fit(name, state[name], layer.parts)
-        for name, layer in self.individuals.items():
-            for part, weights in layer.parts.items():
-                given = state[name].get(part)  # an individual without a bias leaves it as it is
-                weights[individual] = 0.0 if given is None else given.to(weights)
 
     def individual_change(self, individual: int | Tensor) -> Change:
         """Return what one individual adds to the weights that the user gave, as dense tensors.
@@ -83,10 +89,7 @@ class Individuals:
         """
         total: Change = {}
         for name, weights in self.individual_state(individual).items():
-            parts = {"weight": weights["up"] @ weights["down"].T}
-            if "offset" in weights:
-                parts["bias"] = weights["offset"].clone()
-            total[name] = parts
+            total[name] = _change(weights)
         if self._moved is not None:
             for name, moved in self._moved.change.items():
                 for part, change in moved.items():
@@ -157,12 +160,16 @@ class Individuals:
 
     def _relative(self, weights: State) -> State:
         """Return an individual of this rank, on the present base, from what a file says."""
-        change = {n: w if "weight" in w else _change(w) for n, w in weights.items()}
+        change = {n: dict(w) if "weight" in w else _change(w) for n, w in weights.items()}
+        self._check_names(change)
+        for name, layer in self.individuals.items():
+            check_shape(f"{name}.weight", change[name]["weight"], layer.weight)
+            if layer.bias is not None and "bias" in change[name]:
+                check_shape(f"{name}.bias", change[name]["bias"], layer.bias)
         if self._moved is not None:
             for name, moved in self._moved.change.items():
                 for part, already in moved.items():
-                    whole = change.get(name, {}).get(part, torch.zeros(()))
-                    change.setdefault(name, {})[part] = whole - already.cpu()
+                    change[name][part] = change[name].get(part, 0.0) - already.cpu()
         found = {name: _factors(c, self.low_rank) for name, c in change.items()}
         error = relative_error(
             [c["weight"] for c in change.values()], [_product(w) for w in found.values()]
@@ -177,7 +184,8 @@ class Individuals:
 
 
 def _product(weights: dict[str, Tensor]) -> Tensor:
-    return weights["up"] @ weights["down"].T
+    wide = torch.promote_types(weights["down"].dtype, torch.float32)
+    return weights["up"].to(wide) @ weights["down"].to(wide).T
 
 
 def _change(weights: dict[str, Tensor]) -> dict[str, Tensor]:

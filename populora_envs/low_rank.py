@@ -11,7 +11,16 @@ def truncated(change: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
     ``up @ down.T`` is the best approximation of that rank in the Frobenius norm (Eckart and Young 1936);
     both factors have the same singular values, and zeros where the change has a smaller rank.
+
+    Raises:
+        ValueError: where a number is not finite.
     """
+    if not change.isfinite().all():
+        message = (
+            "a change with numbers that are not finite has no factors: choose another individual, "
+            "or save it without low_rank="
+        )
+        raise ValueError(message)
     left, values, right = torch.linalg.svd(change.double(), full_matrices=False)
     kept = min(rank, len(values))
     roots = values[:kept].sqrt()

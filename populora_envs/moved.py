@@ -50,14 +50,25 @@ class MovedBase:
 
     def at(self, change: Change | None) -> MovedBase:
         """Return the same base where it has moved by `change`, or not at all."""
-        return MovedBase(self.start, _nothing(self.start) if change is None else change)
+        moved = _nothing(self.start)
+        for name, parts in (change or {}).items():
+            for part, tensor in parts.items():
+                moved[name][part].copy_(tensor)  # a copy, so that nobody else moves
+        return MovedBase(self.start, moved)
 
     @torch.no_grad()
     def move_(self, layers: Mapping[str, BaseLayer], step: Change) -> None:
-        """Add `step` to the base."""
+        """Add `step` to the base; ValueError where it does not fit, and then nothing has moved."""
         for name, parts in step.items():
             for part, added in parts.items():
-                self.change[name][part] += added
+                here = self.change.get(name, {}).get(part)
+                if here is None or here.shape != added.shape:
+                    shape = None if here is None else tuple(here.shape)
+                    message = f"{name}.{part} is {shape} here and {tuple(added.shape)} in the step"
+                    raise ValueError(message)
+        for name, parts in step.items():
+            for part, added in parts.items():
+                self.change[name][part] += added.to(self.change[name][part])
         self.write_(layers)
 
     @torch.no_grad()

@@ -221,7 +221,8 @@ class Population(Genetics, Individuals):
     def move_base_(self, step: Change) -> None:
         """Add dense changes to the base weights of adapted layers, for everyone.
 
-        The weights that the user gave are kept, and the sum of all steps in float32 or wider.
+        The weights that the user gave are kept, and the sum of all steps in float32 or wider; what was
+        changed in the base by other hands since is overwritten.
 
         Args:
             step: ``{path: {"weight": [out, in], "bias": [out]}}``; what is left out stays.
@@ -230,9 +231,10 @@ class Population(Genetics, Individuals):
 
     def _begin_to_move(self) -> MovedBase:
         if self._moved is None:
-            for name, layer in self.individuals.items():
-                layer.own_base_(self.model.get_submodule(name))
-            self._moved = MovedBase.beginning(self.individuals)
+            with torch.inference_mode(mode=False):  # inference tensors do not count their changes
+                for name, layer in self.individuals.items():
+                    layer.own_base_(self.model.get_submodule(name))
+                self._moved = MovedBase.beginning(self.individuals)
         return self._moved
 
     def base_change(self) -> Change | None:
@@ -253,8 +255,11 @@ class Population(Genetics, Individuals):
         model = plain_copy(self.model, share=self._moved is None)
         dtype = next(iter(self.individuals.values())).down.dtype
         other._assemble(model, len(states), list(self.individuals), dtype)
-        if self._moved is not None:
-            other._moved = self._moved.at(base_change)
+        moved = self._moved
+        if moved is None and base_change is not None:
+            moved = other._begin_to_move()
+        if moved is not None:
+            other._moved = moved.at(base_change)
             other._moved.write_(other.individuals)
         for i, state in enumerate(states):
             other.write_individual_(i, state)
@@ -295,10 +300,13 @@ class Population(Genetics, Individuals):
             raise ValueError(message)
         for name, weights in state["base"].items():
             check_shape(name, weights, base[name])
-        for i in range(self.pop_size):
-            self.write_individual_(i, row(state["individuals"], i))
+        rows = [row(state["individuals"], i) for i in range(self.pop_size)]
+        for weights in rows:
+            self._check_individual(weights)
+        for i, weights in enumerate(rows):
+            self.write_individual_(i, weights)
         self._moved = None
-        if state["moved"] is not None:
+        if state.get("moved") is not None:
             self._begin_to_move().load_state_(state["moved"])
         self.model.load_state_dict(state["base"])
         self.seed, self.base_eval_seed = state["seed"], state["eval_seed"]

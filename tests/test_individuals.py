@@ -21,10 +21,6 @@ def adapted(model=None, seed=0, *, move=0.0, **options):
     return pop
 
 
-def weights_of(state):
-    return {name: {part: w.clone() for part, w in parts.items()} for name, parts in state.items()}
-
-
 def same_state(one, other):
     return one.keys() == other.keys() and all(
         one[n].keys() == other[n].keys() and same(one[n].values(), other[n].values()) for n in one
@@ -62,10 +58,6 @@ def test_a_base_state_equals_the_base():
     pop = adapted(move=0.5)
     assert all((t == 0).all() for t in flat(pop.base_state()))
     pop.write_individual_(1, pop.base_state())
-    assert_close(
-        pop(numbers(3, 2), individual=1),
-        pop.model(numbers(3, 2)[:1].expand(3, 2)) * 0 + pop.merge_(1)(numbers(3, 2)),
-    )
     assert same(pop.merge_(1).state_dict().values(), base(pop).values())
 
 
@@ -130,17 +122,14 @@ def test_a_change_is_the_merged_weights_minus_those_given(move, adapt_bias):
                 assert_close(bias, merged[f"{name}.bias"] - layer.bias)
 
 
-def test_a_change_is_a_copy():
-    pop = adapted(move=0.5)
-    before, moved = parts(pop), flat(pop.base_change())
+@pytest.mark.parametrize("move", [0.0, 0.5])
+def test_a_change_is_a_copy(move):
+    pop = adapted(move=move)
+    before, moved = parts(pop), pop.base_change()
     for tensor in flat(pop.individual_change(1)):
         tensor.zero_()
     assert same(parts(pop), before)
-    assert same(flat(pop.base_change()), moved)
-    still = adapted()
-    for tensor in flat(still.individual_change(1)):
-        tensor.zero_()
-    assert (still.individuals["0"].offset[1] != 0).any()
+    assert moved is None or same(flat(pop.base_change()), flat(moved))
 
 
 # --- files of individuals with biases
@@ -189,7 +178,12 @@ def test_a_whole_population_with_biases(tmp_path):
     other.load(tmp_path / "population.pt")
     assert same(parts(other), parts(pop))
     assert same(base(other).values(), base(pop).values())
-    plain = population(seed=1)
+
+
+def test_a_population_that_does_not_fit_changes_nobody(tmp_path):
+    pop, plain = adapted(), population(seed=1)
+    pop.write_individual_(0, pop.base_state())  # it would fit
+    pop.save(tmp_path / "population.pt")
     before = parts(plain)
     with pytest.raises(ValueError, match="adapt_bias=True"):
         plain.load(tmp_path / "population.pt")
@@ -335,40 +329,16 @@ def test_files_that_do_not_fit_are_refused_and_nothing_is_changed(tmp_path, othe
     assert same(parts(pop), before)
 
 
-def test_a_population_that_does_not_fit_changes_nobody(tmp_path):
-    pop, plain = adapted(), population(seed=1)
-    pop.write_individual_(0, pop.base_state())
-    pop.save(tmp_path / "population.pt")
-    before = parts(plain)
-    with pytest.raises(ValueError, match="adapt_bias=True"):
-        plain.load(tmp_path / "population.pt")
-    assert same(parts(plain), before)
-
-
-def test_a_team_on_a_base_change_of_a_population_that_has_not_moved():
-    model = mlp()
-    pop, moved = adapted(model), adapted(model, move=0.5)
-    team = pop.with_individuals([pop.individual_state(1)], moved.base_change())
-    assert torch.equal(team(numbers(3, 2), individual=0), moved(numbers(3, 2), individual=1))
-
-
-def test_half_precision(tmp_path):
-    model = deep().to(torch.bfloat16)
-    pop = adapted(model, move=0.5, dtype=torch.bfloat16)
-    assert pop.individuals["0"].offset.dtype == torch.bfloat16
-    pop.save_individual(tmp_path / "one.pt", 1)
-    fresh = adapted(model, low_rank=8)
-    fresh.load_individual(tmp_path / "one.pt", 2)
-    for one, got in zip(pop.merge_(1).parameters(), fresh.merge_(2).parameters(), strict=True):
-        torch.testing.assert_close(one, got, rtol=0.02, atol=0.02)
-
-
-def test_large_moves_do_not_look_like_a_truncation(tmp_path):
+@pytest.mark.parametrize("move", [0.0, 0.5])
+def test_a_change_of_half_precision_is_summed_in_float32(tmp_path, move):
     model = deep()
-    pop = adapted(model)
-    pop.move_base_(step(pop, 30.0))
+    pop = adapted(model, move=move, dtype=torch.bfloat16)
+    merged, change = pop.merge_(1), pop.individual_change(1)
+    for k in (0, 2):
+        assert_close(change[str(k)]["weight"], merged[k].weight - model[k].weight)
+    assert_close(change["0"]["bias"].float(), merged[0].bias - model[0].bias)
     pop.save_individual(tmp_path / "one.pt", 1)
-    before = pop.individual_change(1)
-    assert_no_warning(lambda: pop.load_individual(tmp_path / "one.pt", 2))
-    for one, got in zip(flat(before), flat(pop.individual_change(2)), strict=True):
-        assert_close(one, got)
+    fresh = adapted(model, low_rank=3 if not move else 8, dtype=torch.bfloat16)
+    fresh.load_individual(tmp_path / "one.pt", 2)
+    for one, got in zip(merged.parameters(), fresh.merge_(2).parameters(), strict=True):
+        torch.testing.assert_close(one, got, rtol=0.02, atol=0.02)
