@@ -61,6 +61,8 @@ class Look(NamedTuple):
 
     individuals: list[Contender]
     """The best of the generation."""
+    may_race: bool
+    """Whether training pays for a race."""
     seems_done: bool
     """Whether the generation says that the target is reached."""
 
@@ -86,7 +88,9 @@ class Contest:
         self.env_steps = 0
         self._training_cost = self._look_cost = self._certificate_cost = self._trained = 0
         self._duelled = 0
-        self._tested: list[str] = []
+        self._last_cost = 0
+        self._raced: list[str] = []
+        self._refused: list[str] = []
         self.base_mean = float("nan")
 
     @property
@@ -109,13 +113,15 @@ class Contest:
         """Plan a look at a generation, before its search is told; None where nothing pays for one."""
         self._training_cost += judged.cost
         self._trained += judged.episodes
+        self._last_cost = judged.cost
         scores = self.search.scores(judged.fitnesses)
-        seems_done = self._seems_done(scores, judged.cost)
         per_episode = max(judged.cost / judged.episodes, 1.0)
         budget = LOOK_SHARE * self._training_cost - self._look_cost
-        if not seems_done and budget < CHALLENGERS * LOOK_EPISODES[0] * per_episode:
+        may_race = budget >= CHALLENGERS * LOOK_EPISODES[0] * per_episode
+        seems_done = self._seems_done(scores)
+        if not (may_race or seems_done):
             return None
-        return Look(self._best_individuals(scores), seems_done)
+        return Look(self._best_individuals(scores), may_race, seems_done)
 
     def look(self, planned: Look | None) -> bool:
         """Look at a generation, after its search was told; return whether the champion changed."""
@@ -124,44 +130,43 @@ class Contest:
         before = self.champion
         candidates = self._candidates(planned.individuals)
         if planned.seems_done:
-            for contender in candidates[:1]:
-                self._certify(contender)
-        else:
-            self._meet(candidates)
+            self._certify(candidates[:1])
+        if planned.may_race and not self.is_certified:
+            self._race(candidates)
         return self.champion is not before
 
-    def _seems_done(self, scores: Tensor, cost: int) -> bool:
-        """Whether the best eighth reaches the target, and past attempts have not cost too much."""
+    def _seems_done(self, scores: Tensor) -> bool:
+        """Whether the best eighth reaches the target."""
         best = scores.topk(-(-len(scores) // 8)).values
-        affordable = self._certificate_cost <= CERTIFICATE_SHARE * self._training_cost + cost / 2
-        return self.target is not None and affordable and bool(best.min() >= self.target)
+        return self.target is not None and self._can_certify and bool(best.min() >= self.target)
+
+    @property
+    def _can_certify(self) -> bool:
+        """Whether certificates that failed have not cost too much."""
+        most = CERTIFICATE_SHARE * self._training_cost + self._last_cost / 2
+        return self._certificate_cost <= most
 
     def _best_individuals(self, scores: Tensor) -> list[Contender]:
         best = [i for i in best_first(scores)[:CHALLENGERS].tolist() if scores[i] > -np.inf]
         return self._contenders([self.population.individual_state(i) for i in best])
 
     def _candidates(self, individuals: list[Contender]) -> list[Contender]:
-        """Return those not met before: where the search stands, then the best individuals."""
+        """Return those that have not raced: where the search stands, then the best individuals."""
         centre = self.search.centre()
         first = [] if centre is None else self._contenders([centre])
         found = {c.key(): c for c in [*first, *individuals][:CHALLENGERS]}
-        new = {key: contender for key, contender in found.items() if key not in self._tested}
-        self._tested = [*self._tested, *new][-MEMORY:]
-        return list(new.values())
+        return [contender for key, contender in found.items() if key not in self._raced]
 
-    def _meet(self, candidates: list[Contender]) -> None:
+    def _race(self, candidates: list[Contender]) -> None:
         """Let the candidates race the champion over the same episodes; who keeps up is a contender."""
-        for count in LOOK_EPISODES:
+        self._raced = _remembered(self._raced, candidates)
+        for count in LOOK_EPISODES if candidates else ():
             self._look_at([*candidates, self.champion], count)
             bar = float(np.mean(self.champion.looks[:count]))
             bar = bar if self.target is None else min(bar, self.target)
             candidates = [contender for contender in candidates if contender.mean >= bar]
-            if not candidates:
-                return
-        best = max(candidates, key=lambda contender: contender.mean)
         self._rank([*self.contenders, *candidates])
-        if self.target is not None and best.mean >= self.target:
-            self._certify(best)
+        self._certify(sorted(candidates, key=lambda contender: -contender.mean)[:1])
 
     def _rank(self, contenders: list[Contender]) -> None:
         """Keep the best; ties go to the earlier one."""
@@ -180,29 +185,38 @@ class Contest:
     @property
     def is_certified(self) -> bool:
         """Whether the champion holds the target, by its margin, over its duels."""
-        champion, target = self.champion, self.target
-        if target is None or not champion.duels:
-            return False
-        return champion.mean - MARGIN * champion.standard_error >= target
+        return self._holds(self.champion)
 
-    def _certify(self, contender: Contender) -> None:
-        """Let one that seems to hold the target play as many episodes as it takes to tell."""
-        assert self.target is not None
-        cost, ahead = 0, 0.0
+    def _holds(self, contender: Contender) -> bool:
+        if self.target is None or not contender.duels:
+            return False
+        return contender.mean - MARGIN * contender.standard_error >= self.target
+
+    def _certify(self, contenders: list[Contender]) -> None:
+        """Let one that may hold the target play as many fresh episodes as it takes to tell."""
+        for contender in contenders:
+            known = contender.key() in self._refused or contender.mean < (self.target or np.inf)
+            if self.target is None or known or not self._can_certify:
+                continue
+            cost = self._challenge(contender, self.target)
+            if self._holds(contender):
+                others = [other for other in self.contenders if other is not contender]
+                self.contenders = [contender, *others][:KEPT]
+            else:
+                self._certificate_cost += cost
+                self._refused = _remembered(self._refused, [contender])
+                contender.duels = []
+
+    def _challenge(self, contender: Contender, target: float) -> int:
+        """Let a contender duel as long as it may hold the target and that is not clear; return the cost."""
+        cost = 0
         for count in CERTIFICATE_EPISODES:
             cost += self._duel(contender, count)
-            ahead = contender.mean - self.target
-            if not ahead >= -contender.standard_error:
-                break
-            if count == CERTIFIED and ahead >= 3 * contender.standard_error:
+            ahead, error = contender.mean - target, contender.standard_error
+            if not ahead >= -error or (count == CERTIFIED and ahead >= 3 * error):
                 break
         self._duelled += CERTIFICATE_EPISODES[-1]
-        if ahead >= MARGIN * contender.standard_error:
-            others = [other for other in self.contenders if other is not contender]
-            self.contenders = [contender, *others][:KEPT]
-            return
-        self._certificate_cost += cost
-        contender.duels = []
+        return cost
 
     def finish(self) -> None:
         """Take a last look, let the contenders meet unless one is certified, and report the winner."""
@@ -211,7 +225,7 @@ class Contest:
             # Individuals that a search has moved away from were looked at before it was told.
             has_centre = self.search.centre() is not None
             best = [] if has_centre else self._best_individuals(self.search.scores())
-            self._meet(self._candidates(best))
+            self._race(self._candidates(best))
         if not self.is_certified:
             self._decide(count)
         ((self.champion.report,), _) = self._play([self.champion], Purpose.REPORT, range(count))
@@ -298,7 +312,9 @@ _PLAIN = (
     "_certificate_cost",
     "_trained",
     "_duelled",
-    "_tested",
+    "_last_cost",
+    "_raced",
+    "_refused",
 )
 
 
@@ -309,6 +325,10 @@ def _teams(contenders: list[Contender]) -> list[list[Contender]]:
         shared = id(contender.base_change), id(contender.normalizer), len(contender.looks)
         groups.setdefault(shared, []).append(contender)
     return list(groups.values())
+
+
+def _remembered(keys: list[str], contenders: list[Contender]) -> list[str]:
+    return [*keys, *(contender.key() for contender in contenders)][-MEMORY:]
 
 
 def _worst_for_nonfinite(returns: Tensor) -> list[float]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from populora_envs.moved import Change
 
 
-@dataclass
+@dataclass(eq=False)
 class Contender:
     """One policy and what it scored on fresh episodes, those of looks, of the end and of the report.
 

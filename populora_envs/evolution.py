@@ -96,7 +96,7 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         eval_seed: behind `population.eval_seed`, for fitness functions.
         progress: show one line with best, champion and env-steps/s.
         target_fitness: stop once a champion's mean less one standard error reaches at least this over
-            50 fresh episodes.
+            50 to 100 fresh episodes.
         return_history: return the history too.
         checkpoint_dir: folder for latest.pt, previous.pt, best.pt, history.csv and config.json.
         checkpoint_every: generations between two writes of latest.pt.

@@ -81,7 +81,7 @@ class EvolveSettings:
     progress: bool = False
     """Show one line with the best and champion fitness and env-steps/s."""
     target_fitness: float | None = None
-    """Stop once the champion reaches at least this, certified over 50 fresh episodes."""
+    """Stop once the champion reaches at least this, certified over 50 to 100 fresh episodes."""
     checkpoint_dir: str | None = None
     """Folder for latest.pt, best.pt, history.csv and config.json."""
     checkpoint_every: int = 1
