@@ -44,7 +44,8 @@ CERTIFICATE_EPISODES, CERTIFIED, MARGIN = (2, 5, 10, 25, 50, 100), 50, 1.0
 by three standard errors; and the standard errors that are enough after the last of them."""
 
 CERTIFICATE_SHARE = 0.05
-"""Share of the training cost that failed certificates may have cost, and half a generation more."""
+"""Share of the training cost that failed certificates may have cost, and half a generation more; one more
+is played whenever the training cost has doubled since the last."""
 
 FINAL_SHARE, FEWEST_FINAL, MOST_FINAL = 0.1, 30, 100
 """Episodes of a contender at the end, and of the report: this share of those trained on, within limits."""
@@ -88,7 +89,7 @@ class Contest:
         self.env_steps = 0
         self._training_cost = self._look_cost = self._certificate_cost = self._trained = 0
         self._duelled = 0
-        self._last_cost = 0
+        self._last_cost = self._failed_at = 0
         self._raced: list[str] = []
         self._refused: list[str] = []
         self.base_mean = float("nan")
@@ -133,6 +134,7 @@ class Contest:
             self._certify(candidates[:1])
         if planned.may_race and not self.is_certified:
             self._race(candidates)
+            self._certify([self.champion])
         return self.champion is not before
 
     def _seems_done(self, scores: Tensor) -> bool:
@@ -142,9 +144,10 @@ class Contest:
 
     @property
     def _can_certify(self) -> bool:
-        """Whether certificates that failed have not cost too much."""
+        """Whether certificates that failed have not cost too much, or were long ago."""
         most = CERTIFICATE_SHARE * self._training_cost + self._last_cost / 2
-        return self._certificate_cost <= most
+        is_long_ago = self._training_cost >= 2 * self._failed_at
+        return self._certificate_cost <= most or is_long_ago
 
     def _best_individuals(self, scores: Tensor) -> list[Contender]:
         best = [i for i in best_first(scores)[:CHALLENGERS].tolist() if scores[i] > -np.inf]
@@ -166,7 +169,6 @@ class Contest:
             bar = bar if self.target is None else min(bar, self.target)
             candidates = [contender for contender in candidates if contender.mean >= bar]
         self._rank([*self.contenders, *candidates])
-        self._certify(sorted(candidates, key=lambda contender: -contender.mean)[:1])
 
     def _rank(self, contenders: list[Contender]) -> None:
         """Keep the best; ties go to the earlier one."""
@@ -194,16 +196,17 @@ class Contest:
 
     def _certify(self, contenders: list[Contender]) -> None:
         """Let one that may hold the target play as many fresh episodes as it takes to tell."""
-        for contender in contenders:
-            known = contender.key() in self._refused or contender.mean < (self.target or np.inf)
-            if self.target is None or known or not self._can_certify:
+        target = self.target
+        for contender in contenders if self._can_certify else ():
+            if target is None or contender.mean < target or contender.key() in self._refused:
                 continue
-            cost = self._challenge(contender, self.target)
+            cost = self._challenge(contender, target)
             if self._holds(contender):
                 others = [other for other in self.contenders if other is not contender]
                 self.contenders = [contender, *others][:KEPT]
             else:
                 self._certificate_cost += cost
+                self._failed_at = self._training_cost
                 self._refused = _remembered(self._refused, [contender])
                 contender.duels = []
 
@@ -213,7 +216,8 @@ class Contest:
         for count in CERTIFICATE_EPISODES:
             cost += self._duel(contender, count)
             ahead, error = contender.mean - target, contender.standard_error
-            if not ahead >= -error or (count == CERTIFIED and ahead >= 3 * error):
+            least = -error if count < LOOK_EPISODES[-1] else 0.0
+            if not ahead >= least or (count == CERTIFIED and ahead >= 3 * error):
                 break
         self._duelled += CERTIFICATE_EPISODES[-1]
         return cost
@@ -226,6 +230,7 @@ class Contest:
             has_centre = self.search.centre() is not None
             best = [] if has_centre else self._best_individuals(self.search.scores())
             self._race(self._candidates(best))
+            self._certify([self.champion])
         if not self.is_certified:
             self._decide(count)
         ((self.champion.report,), _) = self._play([self.champion], Purpose.REPORT, range(count))
@@ -313,6 +318,7 @@ _PLAIN = (
     "_trained",
     "_duelled",
     "_last_cost",
+    "_failed_at",
     "_raced",
     "_refused",
 )

@@ -1,180 +1,136 @@
-import dataclasses
+"""The contest: who is looked at, who becomes champion."""
+
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from populora_envs import Population, evolve_with_env, interact_with_env
+from populora_envs import Population, interact_with_env
 from populora_envs.champion import (
-    ALL_EPISODES,
-    CERTIFICATE_EPISODES,
     CHALLENGERS,
-    FIRST_EPISODES,
-    Contender,
+    KEPT,
+    LOOK_EPISODES,
+    LOOK_SHARE,
     Contest,
 )
-from populora_envs.judges import FunctionJudge, Trial
-from populora_envs.seeds import Purpose
-from tests.tiny import Aim, Lottery, Record, linear, same
+from populora_envs.judges import FunctionJudge, Judged
+from populora_envs.search import make_search
+from tests.contests import FLAT, LOOKS, Script, champion, contest_of, generation, ranking
+from tests.tiny import Aim, linear, same
+
+DUELS = 2**24
 
 
-@dataclasses.dataclass
-class Script:
-    """A judge in whose trials returns are read off a table.
-
-    An individual is recognised by the first number of its `up`, the marker; `scores[marker]` is
-    its list of returns by episode, used round and round.
-    """
-
-    scores: dict
-    played: list = dataclasses.field(default_factory=list)
-
-    def judge(self, population):
-        raise NotImplementedError
-
-    def trial(self, population, purpose, episodes):
-        episodes = list(episodes)
-        markers = [round(float(up[0, 0])) for up in population.individuals[""].up]
-        self.played.append((markers, episodes))
-        rows = [[self.scores[m][e % len(self.scores[m])] for e in episodes] for m in markers]
-        returns = torch.tensor(rows, dtype=torch.float64)
-        return Trial(returns, returns.numel(), returns.numel())
-
-
-def contest_of(scores, target=None, pop_size=4, trained=10_000):
-    """A contest whose individuals 0, 1, ... have the markers 1, 2, ...; the base has 0.
-
-    Training has cost so many episodes before.
-    """
-    population = Population(nn.Linear(2, 1), pop_size=pop_size, low_rank=1, seed=0)
-    for i in range(pop_size):
-        population.individuals[""].up[i] = i + 1
-    judge = Script(scores)
-    contest = Contest(judge, population, target)
-    contest.start_()
-    contest._training_cost = trained
-    return contest, judge
-
-
-def look(contest, *fitnesses, **options):
-    """Let a generation challenge that has cost one step per individual."""
-    return contest.look(torch.tensor(fitnesses), cost=len(fitnesses), **options)
-
-
-def marker(contest):
-    return round(float(contest.champion.weights[""]["up"][0, 0]))
-
-
-FLAT = {i: [float(i)] for i in range(20)}
-
-
-# --- who becomes champion
+# --- looks
 
 
 def test_base_is_the_first_champion():
     contest, judge = contest_of(FLAT)
-    assert marker(contest) == 0
+    assert champion(contest) == 0
     assert contest.base_mean == 0.0
-    assert judge.played == [([0], [0, 1])]
-    assert contest.env_steps == FIRST_EPISODES
+    assert judge.played == [([0], LOOKS, [0, 1])]
+    assert contest.env_steps == LOOK_EPISODES[0]
 
 
-def test_challenger_that_holds_up_takes_the_place_after_ten_episodes():
+def test_challengers_that_keep_up_play_ten_episodes_as_the_champion_does():
     contest, judge = contest_of(FLAT)
-    assert look(contest, 1.0, 2.0, 3.0, 4.0)
-    assert marker(contest) == 4
-    assert contest.champion.returns == [4.0] * ALL_EPISODES
-    assert contest.champion.standard_error == 0.0
-    # the best four play two episodes, the best of these and the champion play the rest
+    assert generation(contest, 1.0, 2.0, 3.0, 4.0)
+    assert ranking(contest) == [4, 3, 0]
     assert judge.played[1:] == [
-        ([4, 3, 2, 1], [0, 1]),
-        ([4], list(range(2, 10))),
-        ([0], list(range(2, 10))),
+        ([4, 3], LOOKS, [0, 1]),
+        ([4, 3], LOOKS, [2, 3, 4]),
+        ([0], LOOKS, [2, 3, 4]),
+        ([4, 3], LOOKS, [5, 6, 7, 8, 9]),
+        ([0], LOOKS, [5, 6, 7, 8, 9]),
     ]
+    assert contest.champion.looks == [4.0] * 10
 
 
-def test_lucky_one_does_not_hold_up():
-    scores = {**FLAT, 1: [-5.0]}
-    contest, _ = contest_of(scores)
-    assert not look(contest, 99.0, -9.0, -9.0, -9.0)
-    assert marker(contest) == 0
+def test_one_that_falls_behind_plays_no_further():
+    contest, judge = contest_of({**FLAT, 0: [3.5]})
+    assert generation(contest, 1.0, 2.0, 3.0, 4.0)
+    assert ranking(contest) == [4, 0]
+    assert [names for names, *_ in judge.played[1:]] == [[4, 3], [4], [0], [4], [0]]
+
+
+def test_a_lucky_one_does_not_hold_up():
+    contest, _ = contest_of({**FLAT, 1: [-5.0]})
+    assert not generation(contest, 99.0, *[-math.inf] * 3)
+    assert ranking(contest) == [0]
 
 
 def test_the_one_that_holds_up_is_taken_not_the_one_that_scored_best():
-    scores = {0: [0.0], 1: [1.0], 2: [5.0], 3: [2.0], 4: [0.5]}
-    contest, _ = contest_of(scores)
-    assert look(contest, 50.0, 30.0, 40.0, 20.0)
-    assert marker(contest) == 2
+    contest, _ = contest_of({0: [0.0], 1: [1.0], 2: [5.0], 3: [2.0], 4: [0.5]})
+    assert generation(contest, 50.0, 40.0, 30.0, 20.0)
+    assert ranking(contest) == [2, 1, 0]
 
 
 def test_two_good_first_episodes_are_not_enough():
-    scores = {**FLAT, 4: [9.0, 9.0, *[-9.0] * 8]}
-    contest, _ = contest_of(scores)
-    assert not look(contest, -1.0, -1.0, -1.0, 4.0)
-    assert marker(contest) == 0
+    contest, _ = contest_of({**FLAT, 4: [9.0, 9.0, *[-9.0] * 8]})
+    assert not generation(contest, -math.inf, -math.inf, -math.inf, 4.0)
+    assert ranking(contest) == [0]
 
 
-def test_tie_keeps_the_old_champion():
+def test_a_tie_keeps_the_old_champion():
     contest, _ = contest_of({i: [1.0, 2.0] for i in range(5)})
-    assert not look(contest, 3.0, 3.0, 3.0, 3.0)
-    assert marker(contest) == 0
+    assert not generation(contest, 3.0, 3.0, 3.0, 3.0)
+    assert ranking(contest) == [0, 1, 2]
 
 
-def test_tie_among_challengers_goes_to_the_lower_index():
-    contest, judge = contest_of({i: [5.0 if i else 0.0] for i in range(9)}, pop_size=8)
-    assert look(contest, *[7.0] * 8)
-    assert judge.played[1][0] == [1, 2, 3, 4]
-    assert marker(contest) == 1
-
-
-def test_only_those_who_could_beat_the_champion_are_played():
-    contest, judge = contest_of({**FLAT, 0: [10.0]})
-    assert not look(contest, 1.0, 9.9, 10.0, -np.inf)
-    assert len(judge.played) == 1
-    noisy, judge = contest_of({**FLAT, 0: [8.0, 12.0]})
-    # within two standard deviations (2) of the champion's returns
-    look(noisy, 1.0, 6.0, 5.9, -np.inf)
-    assert judge.played[1][0] == [2]
-
-
-def test_nobody_is_tested_twice():
-    contest, judge = contest_of({**FLAT, 0: [8.0, 12.0]})
-    look(contest, 9.0, 9.0, 9.0, 9.0)
+def test_nobody_is_looked_at_twice():
+    contest, judge = contest_of(FLAT)
+    generation(contest, 4.0, 3.0, 2.0, 1.0)
     played = len(judge.played)
-    assert not look(contest, 9.0, 9.0, 9.0, 9.0)
+    assert not generation(contest, 4.0, 3.0, 2.0, 1.0)
     assert len(judge.played) == played
 
 
-def test_individual_that_is_not_finite_never_challenges():
+def test_a_look_plays_the_centre_and_the_best_individual():
     contest, judge = contest_of(FLAT)
-    assert not look(contest, *[-np.inf] * 4, final=True)
-    assert len(judge.played) == 1
+    contest.search.at = {"": {"down": torch.ones(1, 1), "up": torch.full((1, 1), 7.0)}}
+    generation(contest, 1.0, 2.0, 3.0, 4.0)
+    assert ranking(contest) == [7, 4, 0]
+    assert max(len(names) for names, *_ in judge.played) <= CHALLENGERS == 2
+
+
+def test_an_individual_that_is_not_finite_is_never_looked_at():
+    contest, judge = contest_of(FLAT)
+    assert not generation(contest, *[-math.inf] * 4)
+    contest.finish()
+    assert {name for names, *_ in judge.played for name in names} == {0}
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_trial_that_is_not_finite_is_the_worst(bad):
+def test_a_look_that_is_not_finite_is_the_worst(bad):
     contest, _ = contest_of({**FLAT, 4: [9.0, bad]})
-    assert look(contest, 1.0, 2.0, 3.0, 4.0)
-    assert marker(contest) == 3
+    assert generation(contest, 1.0, 2.0, 3.0, 4.0)
+    assert ranking(contest) == [3, 0]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_base_that_is_not_finite_is_beaten_by_anyone(bad):
+def test_a_base_that_is_not_finite_is_beaten_by_anyone(bad):
     contest, _ = contest_of({**FLAT, 0: [1.0, bad]})
     assert contest.base_mean == -math.inf
     assert math.isnan(contest.champion.standard_error)
-    assert look(contest, -9.0, -9.0, -9.0, -9.0)
-    assert marker(contest) == 4
+    assert generation(contest, -9.0, -9.0, -9.0, -9.0)
+    assert champion(contest) == 2
 
 
-def test_champion_is_kept_by_its_weights_not_by_its_index():
+def test_only_the_best_five_are_kept():
     contest, _ = contest_of(FLAT)
-    look(contest, 1.0, 2.0, 3.0, 4.0)
+    for first in range(1, 20, 4):
+        contest.search.write(*range(first, first + 4))
+        generation(contest, 1.0, 2.0, 3.0, 4.0)
+    assert ranking(contest) == [20, 19, 16, 15, 12]
+    assert len(contest.contenders) == KEPT
+
+
+def test_a_contender_is_kept_by_its_weights_not_by_its_index():
+    contest, _ = contest_of(FLAT)
+    generation(contest, 1.0, 2.0, 3.0, 4.0)
     contest.population.mutate_("full_gaussian", all_individuals=True)
-    assert marker(contest) == 4
-    assert contest.champion.mean == 4.0
+    assert ranking(contest) == [4, 3, 0]
 
 
 # --- what looks cost
@@ -182,181 +138,96 @@ def test_champion_is_kept_by_its_weights_not_by_its_index():
 
 def test_looks_wait_until_their_share_of_the_training_pays_for_them():
     contest, judge = contest_of(FLAT, trained=0)
-    # 2 episodes of the base are paid after a cost of 20, a challenger's 2 after 40
-    for _ in range(9):
-        assert not look(contest, 1.0, 2.0, 3.0, 4.0)
+    # two episodes of the base are paid after a cost of 25, two each of two challengers after 75
+    for _ in range(18):
+        assert not generation(contest, 1.0, 2.0, 3.0, 4.0)
     assert len(judge.played) == 1
-    assert look(contest, 1.0, 2.0, 3.0, 4.0)
-    assert judge.played[1][0] == [4]
+    assert generation(contest, 1.0, 2.0, 3.0, 4.0)
 
 
-def test_last_look_is_always_taken():
-    contest, _ = contest_of(FLAT, trained=0)
-    assert contest.look(torch.tensor([1.0, 2.0, 3.0, 4.0]), cost=0, final=True)
+@pytest.mark.parametrize("target", [None, 1e9])
+def test_looks_cost_their_share_of_the_training_and_one_look(target):
+    contest, _ = contest_of({i / 4: [float(i)] for i in range(900)}, target, trained=0)
+    most = (CHALLENGERS + 1) * LOOK_EPISODES[-1]
+    for number in range(200):
+        contest.search.write(*(number + i / 4 for i in range(4)))
+        generation(contest, 1.0, 2.0, 3.0, 4.0)
+        assert contest.env_steps <= LOOK_SHARE * contest._training_cost + most
+    assert contest.env_steps >= LOOK_SHARE * contest._training_cost - CHALLENGERS
 
 
-@pytest.mark.parametrize("target", [None, 1000.0])
-@pytest.mark.parametrize("env", [Aim, Lottery, lambda: Lottery(own_luck=True)])
-def test_looks_cost_at_most_fifteen_percent_of_a_long_run(env, target):
-    width = 1 if env is Aim else 2
-    _, history = evolve_with_env(
-        env,
-        linear(2, width),
-        num_generations=60,
-        horizon=8,
-        low_rank=2,
-        target_fitness=target,
-        return_history=True,
-    )
-    last = history[-1]
-    training = last["env_steps"] - last["env_steps_validation"]
-    assert last["env_steps_validation"] <= 0.15 * training
+# --- who plays as what
 
 
-# --- certificates
+def test_centres_of_one_generation_play_as_what_they_are():
+    """The base moves between the two, and both count as of one generation."""
+    contest, judge = contest_of({x / 2: [float(x)] for x in range(9)})
+    contest.search.at = contest.population.base_state()
+    for step in (1.5, 1.0):
+        contest.population.move_base_({"": {"weight": torch.full((1, 1), step)}})
+        contest._race(contest._candidates([]))
+    assert [names for names, *_ in judge.played[1:]] == [
+        [1.5],
+        [1.5],
+        [0],
+        [1.5],
+        [0],
+        *[[2.5]] * 3,
+    ]
+    assert ranking(contest) == [2.5, 1.5, 0]
 
 
-def test_target_is_certified_on_fifty_episodes_that_decided_nothing():
-    contest, judge = contest_of(FLAT, target=4.0)
-    assert not contest.certify()
-    look(contest, 1.0, 2.0, 3.0, 4.0)
-    before = contest.env_steps
-    assert contest.certify()
-    assert len(contest.champion.certificate) == CERTIFICATE_EPISODES == 50
-    assert contest.env_steps == before + 50
-    episodes = [e for markers, played in judge.played[-2:] for e in played]
-    assert episodes == list(range(1000, 1050))
-    assert contest.certify()
-    assert contest.env_steps == before + 50
+def test_individuals_play_on_the_base_that_they_were_found_on():
+    class Moves(type(contest_of(FLAT)[0].search)):
+        def _tell(self, fitnesses):
+            self.population.move_base_({"": {"weight": torch.full((1, 1), 10.0)}})
 
-
-def test_mean_less_one_standard_error_must_reach_the_target():
-    # mean 5; over 50 episodes the standard deviation is 1.0102, the standard error 0.1429
-    returns = [4.0, 6.0]
-    for target, certified in ((4.85, True), (4.86, False)):
-        contest, _ = contest_of({**FLAT, 4: returns}, target=target)
-        look(contest, 1.0, 2.0, 3.0, 9.0)
-        assert contest.certify() is certified
-        assert contest.champion.mean == 5.0
-        assert contest.champion.standard_error == pytest.approx(0.142857, abs=1e-5)
-
-
-def test_lucky_policy_is_not_certified_and_found_out_early():
-    # 10 on the episodes that choose it, 2 on the fresh ones
-    class Lucky(Script):
-        def trial(self, population, purpose, episodes):
-            trial = super().trial(population, purpose, episodes)
-            returns = trial.returns
-            if min(episodes) < 1000:
-                returns = torch.where(returns == 4.0, 10.0, returns)
-            return trial._replace(returns=returns)
-
-    contest, _ = contest_of(FLAT, target=9.0)
-    contest.judge = judge = Lucky(FLAT)
-    look(contest, 1.0, 2.0, 3.0, 10.0)
-    assert contest.champion.mean == 10.0
-    assert not contest.certify()
-    assert len(contest.champion.certificate) == 10
-    assert contest.champion.mean == 4.0
-    assert not contest.certify()
-    assert sum(len(episodes) for _, episodes in judge.played if episodes[0] >= 1000) == 10
-
-
-def test_no_target_needs_no_certificate():
     contest, judge = contest_of(FLAT)
-    assert not contest.certify()
-    assert len(judge.played) == 1
+    contest.search = Moves(contest.population)
+    contest.search.at = contest.population.base_state()
+    generation(contest, 1.0, 2.0, 3.0, 4.0)
+    assert sorted(ranking(contest)) == [0, 4, 10]
+    assert [names for names, *_ in judge.played[1:3]] == [[10], [4]]
 
 
-# --- state
+def test_contenders_of_an_evolution_strategy_are_the_centres_it_stood_at():
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(layer.weight)
+    population = Population(layer, pop_size=4, low_rank=1, seed=0)
+    search = make_search("es", population)
+
+    class Itself(dict):
+        def __missing__(self, name):
+            return [name]
+
+    contest = Contest(Script(Itself()), search, None)
+    contest.start_()
+    contest._training_cost = 10**6
+    stood = [0.0]
+    for _ in range(4):
+        search.ask()
+        fitnesses = (
+            population.individuals[""].up.flatten() * population.individuals[""].down.flatten()
+        )
+        planned = contest.plan(Judged(fitnesses, 4, 4, 4, 0.0, 0.0))
+        search.tell(fitnesses)
+        contest.look(planned)
+        stood.append(round(population.individuals[""].weight.item(), 4))
+    contest.finish()
+    assert set(stood) & set(ranking(contest))
+    assert champion(contest) == ranking(contest)[0] == max(ranking(contest))
+    for contender, weight in zip(contest.contenders, ranking(contest), strict=True):
+        assert contender.looks == pytest.approx([weight] * len(contender.looks))
 
 
-def test_state_is_not_changed_by_later_episodes():
-    contest, _ = contest_of(FLAT, target=0.0)
-    state = contest.state()
-    look(contest, 1.0, 2.0, 3.0, 4.0)
-    contest.certify()
-    assert state["champion"]["returns"] == [0.0, 0.0]
-    assert state["champion"]["certificate"] == []
-    contest.load_state_(state)
-    assert marker(contest) == 0
-    look(contest, 1.0, 2.0, 3.0, 4.0)
-    assert state["champion"]["returns"] == [0.0, 0.0]
-
-
-def test_contender_without_episodes():
-    contender = Contender({}, {}, 0)
-    assert math.isnan(contender.mean)
-    assert math.isnan(contender.standard_error)
-    assert contender.deviation == 0.0
-
-
-def test_key_sees_weights_and_statistics():
-    def contender(number, mean=0.0):
-        return Contender({"0": {"up": torch.tensor([number])}}, {"mean": torch.tensor(mean)}, 0)
-
-    assert contender(1.0).key() == contender(1.0).key()
-    assert contender(1.0).key() != contender(2.0).key()
-    assert contender(1.0).key() != contender(1.0, mean=1.0).key()
-
-
-# --- whole runs
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_champion_is_not_the_luckiest(seed):
-    policy, history = evolve_with_env(
-        Lottery, linear(2, 2), num_generations=20, horizon=1, seed=seed, return_history=True
-    )
-    with interact_with_env(Lottery, seed=seed) as interactor:
-        report = interactor.evaluate_policy(policy, num_episodes=400, horizon=1)
-    last = history[-1]
-    luckiest = max(entry["best_fitness"] for entry in history)
-    error = math.hypot(last["champion_se"], report.standard_error)
-    assert abs(last["champion_mean"] - report.mean) <= 3 * error
-    assert luckiest - last["champion_mean"] > 5.0
-
-
-def test_champion_survives_later_generations():
-    """From generation 8 on small individuals are selected; on fresh episodes large ones are best."""
-
-    def fitness(population):
-        sizes = population.individuals[""].up.abs().sum(dim=(1, 2))
-        return -sizes if population.generation >= 8 else sizes
-
-    means = []
-    _, history = evolve_with_env(
-        None,
-        nn.Linear(2, 2),
-        fitness=fitness,
-        num_generations=20,
-        return_history=True,
-        on_generation=lambda population, entry: means.append(entry["champion_mean"]),
-    )
-    assert means == sorted(means)
-    assert means[7] > 0.0
-    assert history[-1]["champion_mean"] == means[7]
-    assert history[-1]["best_fitness"] < 0.0
-
-
-def test_selection_champion_and_report_seeds_are_disjoint():
-    record, seeds = Record(), {}
-    policy = evolve_with_env(
-        lambda: Aim(record),
-        linear(),
-        num_generations=4,
-        horizon=8,
-        target_fitness=-100.0,
-        pop_size=4,
-        low_rank=2,
-        on_generation=lambda population, entry: seeds.setdefault("evolution", set(record.seeds)),
-    )
-    record.seeds.clear()
-    with interact_with_env(lambda: Aim(record)) as interactor:
-        interactor.evaluate_policy(policy, num_episodes=100, horizon=8)
-    quarter = 2**29
-    assert {seed // quarter for seed in seeds["evolution"]} == {Purpose.SELECTION, Purpose.CHAMPION}
-    assert {seed // quarter for seed in record.seeds} == {Purpose.REPORT}
+def test_teams_share_nothing_with_the_population():
+    contest, _ = contest_of(FLAT)
+    before = contest.population.individual_state(3)
+    generation(contest, 1.0, 2.0, 3.0, 4.0)
+    contest.finish()
+    after = contest.population.individual_state(3)
+    assert all(same(before[name], after[name]) for name in before)
+    assert contest.population.individuals[""].weight.item() == 0.0
 
 
 def test_trials_leave_the_observation_statistics_alone():
@@ -370,27 +241,14 @@ def test_trials_leave_the_observation_statistics_alone():
             seen.append(population.model.normalizer.count.item())
             return interactor.evaluate(population, horizon=8)
 
-        contest = Contest(FunctionJudge(fitness), population, None)
+        search = make_search("ga", population)
+        contest = Contest(FunctionJudge(fitness), search, None)
         contest.start_()
-        contest.look(torch.tensor([1.0, 2.0, 3.0, 4.0]), cost=0, final=True)
+        search.ask()
+        search.tell([1.0, 2.0, 3.0, 4.0])
+        contest.finish()
     assert same(before, population.normalizer.state_dict())
     assert same(before, contest.champion.normalizer)
     assert len(seen) > 3
     assert set(seen) == {before["count"].item()}
     assert contest.merged().normalizer.count == before["count"]
-
-
-def test_looks_play_at_most_a_few_individuals():
-    assert CHALLENGERS == 4
-    contest, judge = contest_of(FLAT, pop_size=16)
-    look(contest, *range(1, 17))
-    assert max(len(markers) for markers, _ in judge.played) == CHALLENGERS
-
-
-def test_teams_share_nothing_with_the_population():
-    contest, _ = contest_of(FLAT)
-    before = contest.population.individual_state(3)
-    look(contest, 1.0, 2.0, 3.0, 4.0)
-    after = contest.population.individual_state(3)
-    assert all(same(before[name], after[name]) for name in before)
-    assert contest.merged().weight.shape == (1, 2)

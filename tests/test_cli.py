@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,11 @@ def test_evolve_prints_steps_and_the_score_over_fresh_episodes(capsys):
     assert cli.main(["evolve", "CartPole-v1", *SMALL]) == cli.DONE
     printed = capsys.readouterr()
     assert "env steps in 2 generations" in printed.out
-    assert "over 100 fresh episodes" in printed.out
+    last = printed.out.splitlines()[-1]
+    assert re.fullmatch(
+        r"CartPole-v1: mean return [\d.]+ \+- [\d.]+ \(standard error\) over 30 fresh episodes",
+        last,
+    )
     assert printed.err == ""
 
 
@@ -40,9 +45,53 @@ def test_evolve_writes_a_run_and_resumes_it(tmp_path, capsys):
     assert config["versions"]["torch"]
 
 
+def config_of(folder, arguments):
+    """What config.json says after a run of two generations."""
+    command = ["evolve", "CartPole-v1", *SMALL, "--checkpoint-dir", str(folder), *arguments]
+    assert cli.main(command) == cli.DONE
+    return json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "search", "choices"),
+    [
+        ([], "EvolutionStrategy", {}),
+        (["--epsilon", "0.5"], "GeneticAlgorithm", {"epsilon": 0.5}),
+        (["--search", "ga"], "GeneticAlgorithm", {}),
+        (["--search", "snes"], "SeparableNES", {}),
+        (
+            ["--search-settings", "scale", "1.5", "half_life", "20"],
+            "EvolutionStrategy",
+            {"scale": 1.5, "half_life": 20},
+        ),
+        (
+            ["--search", "pgpe", "--search-settings", "max_speed", "0.2"],
+            "PGPE",
+            {"max_speed": 0.2},
+        ),
+    ],
+)
+def test_searches_and_their_settings(arguments, search, choices, tmp_path, capsys):
+    config = config_of(tmp_path, arguments)
+    assert (config["search"], config["choices"]) == (search, choices)
+    assert "fresh episodes" in capsys.readouterr().out
+
+
+def test_a_budget_of_steps_takes_the_place_of_generations(capsys):
+    command = ["evolve", "CartPole-v1", "--max-env-steps", "2000", "--no-progress"]
+    assert cli.main([*command, "--pop-size", "4"]) == cli.DONE
+    steps = int(capsys.readouterr().out.split()[0])
+    assert steps >= 2000
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["CartPole-v1", "--search", "openaies"], "near names: openai_es"),
+        (["CartPole-v1", "--search-settings", "scales", "1.0"], "near names: scale"),
+        (["CartPole-v1", "--search", "es", "--epsilon", "0.5"], "unknown option 'epsilon'"),
+        (["CartPole-v1", "--max-env-steps", "0"], "max_env_steps must be at least 1, not 0"),
+        (["CartPole-v1", "--max-seconds", "-1"], "max_seconds must be above 0, not -1"),
         (["CartPol-v1"], "CartPole-v1"),
         (["dm_control/cartpole-balanc"], "cartpole-balance"),
         (["CartPole-v1", "--mutation-type", "full_gausian"], "full_gaussian"),

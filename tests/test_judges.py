@@ -119,7 +119,7 @@ def test_all_forms_of_a_fitness_function(fitness):
     trial = judge.trial(population, Purpose.CHAMPION, range(3))
     assert trial.returns.tolist() == [[0.0] * 3, [2.0] * 3, [4.0] * 3, [6.0] * 3]
     assert trial.returns.dtype == torch.float64
-    assert trial.cost == 12
+    assert trial.cost == 8  # two calls that agree; the third would, too
 
 
 @pytest.mark.parametrize(
@@ -190,3 +190,43 @@ def test_function_that_draws_from_global_generators_is_reproducible_and_leaves_n
     assert not torch.equal(first, judge.judge(population).fitnesses)
     after = (random.getstate(), np.random.get_state()[2], torch.get_rng_state().tolist())  # noqa: NPY002
     assert before == after
+
+
+def calls_of(values, episodes=4):
+    """How often a function is called in a trial, and what the trial says."""
+    calls = []
+
+    def fitness(population):
+        calls.append(population.pop_size)
+        return values(population, len(calls))
+
+    trial = FunctionJudge(fitness).trial(population_of(1), Purpose.CHAMPION, range(episodes))
+    assert trial.cost == len(calls)
+    return len(calls), trial.returns.tolist()[0]
+
+
+def test_a_function_that_gives_the_same_twice_is_called_no_further():
+    assert calls_of(lambda population, call: [3.0]) == (2, [3.0] * 4)
+    assert calls_of(lambda population, call: [3.0], episodes=1) == (1, [3.0])
+
+
+def test_one_that_gives_something_else_is_called_for_every_episode():
+    assert calls_of(lambda population, call: [float(call)]) == (4, [1.0, 2.0, 3.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lambda p: p.eval_seed, lambda p: torch.rand(()), lambda p: np.random.rand()],  # noqa: NPY002
+)
+def test_one_that_could_draw_is_called_for_every_episode(draw):
+    """Two wins in a row may be luck."""
+
+    def wins(population, call):
+        draw(population)
+        return [1.0 if call < 3 else 0.0]
+
+    assert calls_of(wins) == (4, [1.0, 1.0, 0.0, 0.0])
+
+
+def test_nan_does_not_agree_with_itself():
+    assert calls_of(lambda population, call: [float("nan")])[0] == 4

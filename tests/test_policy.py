@@ -204,14 +204,13 @@ def test_unknown_head_lists_near_names():
         (spaces.Box(0.0, 1.0, (2,)), lambda out: out, 2, True),
     ],
 )
-def test_built_policy_has_two_hidden_layers_of_64(space, action, width, ends_in_tanh):
+def test_built_policy_has_one_hidden_layer_of_32(space, action, width, ends_in_tanh):
     actor = Actor(action, space, (-1.0, 1.0), None)
     model = build_model(Encoder(VECTOR), actor, seed=0)
     layers = [layer for layer in model if isinstance(layer, nn.Linear)]
     assert [(layer.in_features, layer.out_features) for layer in layers] == [
-        (3, 64),
-        (64, 64),
-        (64, width),
+        (3, 32),
+        (32, width),
     ]
     assert isinstance(model[-1], nn.Tanh) is ends_in_tanh
     assert same(model.state_dict(), build_model(Encoder(VECTOR), actor, seed=0).state_dict())
@@ -281,7 +280,7 @@ def test_statistics_are_saved_with_the_policy():
         def _observation(self):
             return super()._observation() * 0.1 + 100.0
 
-    policy = evolved(Far, num_generations=4)
+    policy = evolved(Far, num_generations=40, pop_size=16, search="ga")
     observations = np.float32(100.0 + np.linspace(-0.2, 0.2, 10).reshape(5, 2))
     other = evolved(Far, num_generations=1, seed=9)
     assert not torch.equal(policy(observations), other(observations))

@@ -27,12 +27,17 @@ def test_extras_that_the_readme_names_exist():
     assert set(named) <= set(PROJECT["project"]["optional-dependencies"])
 
 
-@pytest.mark.parametrize("code", PYTHON, ids=["one_call", "own_loop", "own_fitness", "workers"])
+NAMES = ["one_call", "own_loop", "own_fitness", "workers", "searches"]
+
+
+@pytest.mark.parametrize("code", PYTHON, ids=NAMES)
 def test_python_of_the_readme_runs(code, capsys):
     code = code.replace("num_generations=25", "num_generations=2").replace(
         "horizon=1000", "horizon=20"
     )
     code = code.replace("num_workers=2", "num_workers=2, num_generations=1, pop_size=4")
+    code = code.replace("max_env_steps=300_000", "max_env_steps=3_000, horizon=50")
+    code = code.replace("epsilon=0.5)  # the", "epsilon=0.5, num_generations=1, horizon=50)  # the")
     code = code.replace("range(30)", "range(2)").replace("progress=True", "progress=False")
     names = {
         "observation": {"position": [0.0, 1.0, 0.0], "velocity": [0.0, 0.0]},
