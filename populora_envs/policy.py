@@ -201,8 +201,8 @@ def _head(action: Any, space: spaces.Space[Any]) -> Any:
 def build_model(encoder: Encoder, actor: Actor, seed: int) -> nn.Module:
     """Return a policy for vector observations: one hidden layer of 32 with tanh.
 
-    A last tanh keeps the numbers for a Box in (-1, 1), unless a head shapes them. Initial weights
-    are PyTorch's, drawn from `seed`.
+    A last tanh keeps the numbers for a Box in (-1, 1), unless a head shapes them; the choices of discrete
+    factors beside it stay what they are. Initial weights are PyTorch's, drawn from `seed`.
     """
     if not encoder.is_vector or encoder.shape is None:
         message = (
@@ -210,7 +210,7 @@ def build_model(encoder: Encoder, actor: Actor, seed: int) -> nn.Module:
             "flatten=True"
         )
         raise ValueError(message)
-    squash = isinstance(actor.space, spaces.Box) and not isinstance(actor.head, ActionHead)
+    squash = _holds_box(actor.space) and not isinstance(actor.head, ActionHead)
     with seeded_globals(derive_seed(seed, "model")):
         layers: list[nn.Module] = [
             nn.Linear(encoder.shape[0], HIDDEN),
@@ -218,6 +218,14 @@ def build_model(encoder: Encoder, actor: Actor, seed: int) -> nn.Module:
             nn.Linear(HIDDEN, actor.output_size()),
         ]
     return nn.Sequential(*layers, nn.Tanh()) if squash else nn.Sequential(*layers)
+
+
+def _holds_box(space: spaces.Space[Any]) -> bool:
+    if isinstance(space, spaces.Dict):
+        return any(map(_holds_box, space.spaces.values()))
+    if isinstance(space, spaces.Tuple):
+        return any(map(_holds_box, space.spaces))
+    return isinstance(space, spaces.Box)
 
 
 class Policy(nn.Module):

@@ -184,7 +184,7 @@ def test_a_target_given_later_is_certified_at_the_next_look():
 def test_a_champion_at_the_target_is_certified_once_that_is_affordable():
     """It raced when failed certificates had used up their share; the elites stay the same."""
     contest, judge = contest_of(FLAT, target=4.0)
-    contest._certificate_cost = 10**6
+    contest._certificate_cost = contest._failed_at = 10**6
     for _ in range(3):
         generation(contest, 1.0, 2.0, 3.0, 4.0)
     assert champion(contest) == 4
@@ -193,4 +193,14 @@ def test_a_champion_at_the_target_is_certified_once_that_is_affordable():
     contest._certificate_cost = 0
     for _ in range(3):
         generation(contest, 1.0, 2.0, 3.0, 4.0)
+    assert certified(contest) == (True, CERTIFIED)
+
+
+def test_certificates_that_failed_long_ago_do_not_forbid_another():
+    contest, _ = contest_of(FLAT, target=4.0, trained=1000)
+    contest._certificate_cost, contest._failed_at = 10**6, 600
+    generation(contest, 1.0, 2.0, 3.0, 4.0)
+    assert not contest.is_certified
+    contest._failed_at = 500
+    generation(contest, 1.0, 2.0, 3.0, 4.0)
     assert certified(contest) == (True, CERTIFIED)

@@ -10,6 +10,7 @@ from populora_envs.fitness import best_first, call_fitness, check_fitnesses, fit
 class Three:
     pop_size = 3
     eval_seed = 0
+    eval_seed_looks = 0
 
 
 POPULATION = Three()
