@@ -20,7 +20,7 @@ from populora_envs.interactor import EnvInteractor
 from populora_envs.judges import FunctionJudge, RolloutJudge
 from populora_envs.population import Population
 from populora_envs.search import GeneticAlgorithm, Search, check_search, chosen, make_search
-from populora_envs.settings import EvolveSettings, at_least
+from populora_envs.settings import EvolveSettings, at_least, real_number
 
 if TYPE_CHECKING:
     import os
@@ -154,9 +154,14 @@ def _check(settings: EvolveSettings, choices: dict[str, Any]) -> None:
     for name in ("horizon", "num_generations", "max_env_steps"):
         if getattr(settings, name) is not None:
             at_least(name, getattr(settings, name), 1)
-    if settings.max_seconds is not None and not settings.max_seconds > 0:
+    if (
+        settings.max_seconds is not None
+        and not real_number("max_seconds", settings.max_seconds) > 0
+    ):
         message = f"max_seconds must be above 0, not {settings.max_seconds}"
         raise ValueError(message)
+    if settings.target_fitness is not None:
+        real_number("target_fitness", settings.target_fitness)
     if settings.resume and settings.checkpoint_dir is None:
         message = "resume=True wants checkpoint_dir=, the folder of the run to go on with"
         raise ValueError(message)

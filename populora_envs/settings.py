@@ -126,6 +126,14 @@ def whole_number(name: str, value: Any) -> int:
         raise TypeError(message) from error
 
 
+def real_number(name: str, value: Any) -> float:
+    """Return `value` as a float; TypeError where it is no number."""
+    if isinstance(value, (str, bool)) or not hasattr(value, "__float__"):
+        message = f"{name} must be a number, not {value!r}"
+        raise TypeError(message)
+    return float(value)
+
+
 def at_least(name: str, value: Any, least: int) -> int:
     """Return `value` as an int; ValueError or TypeError where it is none or below `least`."""
     number = whole_number(name, value)

@@ -52,3 +52,12 @@ def test_python_of_the_readme_runs(code, capsys):
 
 def test_version_is_the_one_of_the_changelog():
     assert f"## {PROJECT['project']['version']}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_loop_in_the_documentation_of_searches_runs(capsys):
+    codes = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "search.md").read_text(), flags=re.DOTALL
+    )
+    (loop,) = [code for code in codes if "make_search" in code]
+    exec(loop.replace("range(20)", "range(1)"), {})
+    assert "PolicyScore" in capsys.readouterr().out

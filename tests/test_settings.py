@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from populora_envs.population import Population
-from populora_envs.settings import GeneticSettings, at_least, settings_from, whole_number
+from populora_envs.settings import (
+    GeneticSettings,
+    at_least,
+    real_number,
+    settings_from,
+    whole_number,
+)
 
 
 def test_settings_take_what_is_theirs_and_leave_the_rest():
@@ -38,3 +44,14 @@ def test_anything_else_is_no_whole_number(value):
 def test_a_number_below_the_least_is_named():
     with pytest.raises(ValueError, match="size must be at least 1, not -2"):
         at_least("size", -2, 1)
+
+
+@pytest.mark.parametrize("value", [3, 3.5, np.float32(3), torch.tensor(3.0)])
+def test_numbers_of_any_kind_become_floats(value):
+    assert type(real_number("scale", value)) is float
+
+
+@pytest.mark.parametrize("value", ["3", True, None, [3.0]])
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(TypeError, match="scale must be a number, not "):
+        real_number("scale", value)
