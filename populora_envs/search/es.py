@@ -44,7 +44,7 @@ class EvolutionStrategy(Search):
         *,
         scale: float = 2.0,
         first_rate: float = 1.5,
-        last_rate: float = 0.7,
+        last_rate: float = 0.6,
         half_life: float = 40.0,
     ) -> None:
         super().__init__(population)

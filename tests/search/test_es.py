@@ -94,7 +94,7 @@ def test_the_rate_halves_its_distance_to_the_last_one():
     for generation in (0, 40, 80, 100_000):
         pop.generation = generation
         rates.append(search.rate)
-    assert rates == pytest.approx([1.5, 1.1, 0.9, 0.7])
+    assert rates == pytest.approx([1.5, 1.05, 0.825, 0.6])
 
 
 @pytest.mark.parametrize("low_rank", [FACTORS, FULL])
