@@ -54,6 +54,13 @@ class Adapter(Protocol):
         autoreset: who begins the next episode.
         seeds_slots: whether `reset` can seed one slot alone.
         time_limit: most steps of an episode as far as the simulator tells, else None.
+
+    It may have two more:
+
+    - `notes`, strings: what users should know of these environments; each is said once in a warning.
+    - `team`, a tuple of floats: so many slots in a row are the agents of one environment. One individual
+      plays them all, they begin together, and the return of an episode is the sum over the agents
+      of these weights times their returns. Without it every slot is on its own.
     """
 
     num_slots: int
@@ -86,6 +93,12 @@ class Adapter(Protocol):
     def close(self) -> None:
         """Free what the simulator holds. Calling it twice is harmless."""
         ...
+
+
+def team_of(adapter: Adapter) -> tuple[float, ...]:
+    """Return the weights of the slots that play together; one slot alone has weight 1."""
+    team: tuple[float, ...] = getattr(adapter, "team", (1.0,))
+    return team
 
 
 def reward_number(reward: Any) -> float:

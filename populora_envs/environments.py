@@ -100,6 +100,8 @@ class Environments:
             paths = ", ".join(".".join(map(str, path)) for path in self.encoder.dropped)
             self._say_once(f"text observations are left out: {paths}")
         for source in self._sources.values():
+            for note in getattr(source.adapter, "notes", ()):
+                self._say_once(note)
             if not source.adapter.seeds_slots:
                 self._say_once(
                     "these environments cannot be seeded per episode: individuals face different "

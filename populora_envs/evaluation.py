@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from populora_envs.players import Players
     from populora_envs.policy import Actor
     from populora_envs.population import Population
-    from populora_envs.rollout import Forward, JobResult
+    from populora_envs.rollout import Forward
+    from populora_envs.teams import JobResult
 
 
 class Evaluated(NamedTuple):

@@ -99,7 +99,7 @@ class Players:
         return reason and f"environments given as instances are inherited by a fork, and {reason}"
 
     def _most_workers(self) -> int | None:
-        known = [s.most_slots for s in self.sources if s.most_slots is not None]
+        known = [s.most_slots // s.team for s in self.sources if s.most_slots is not None]
         return min(known, default=None)
 
     def expect(self, evaluations: int) -> None:
@@ -149,7 +149,7 @@ class Players:
         if self._workers is None:
             from populora_envs.workers import Workers  # which imports what only POSIX has
 
-            known = [s.most_slots or MAX_COPIES for s in self.sources]
+            known = [s.most_slots or MAX_COPIES * s.team for s in self.sources]
             own = [s.adapter.num_slots for s in self.sources]
             self._workers = Workers(
                 self.sources,

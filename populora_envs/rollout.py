@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from populora_envs.adapter import blamed
-from populora_envs.normalizer import Moments, moments_of
+from populora_envs.adapter import blamed, team_of
+from populora_envs.normalizer import moments_of
 from populora_envs.seating import Seating
+from populora_envs.teams import JobResult, Teams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,20 +38,6 @@ if TYPE_CHECKING:
 
 MOST_NAMED = 8
 """Most jobs that an error names, where the simulator does not say which slot failed."""
-
-
-class JobResult(NamedTuple):
-    """What one episode gave."""
-
-    job: Job
-    episode_return: float
-    """Sum of the rewards; nan where an action was not finite."""
-    length: int
-    """Steps from the reset to the end."""
-    end: str
-    """``"terminated"``, ``"truncated"`` or ``"horizon"``."""
-    moments: Moments | None
-    """Of the encoded observations the policy acted on, where they were asked for."""
 
 
 def play(
@@ -120,6 +107,8 @@ class _Run:
         self.returns = np.zeros(count)
         self.lengths = np.zeros(count, dtype=np.int64)
         self.seeds = np.zeros(count, dtype=np.int64)
+        self.noise_seeds = np.zeros(count, dtype=np.int64)
+        self.teams = Teams(team_of(slots.adapter))
         self.individuals = np.zeros(count, dtype=np.int64)
         self.exhausted = False
         self.steps_left = 0
@@ -162,16 +151,15 @@ class _Run:
 
     def _begin(self, ready: np.ndarray) -> None:
         started = np.zeros_like(ready)
-        for slot in np.flatnonzero(ready)[: self.at_once - self.slots.num_acting]:
+        size = self.slots.team
+        room = self.at_once - -(-self.slots.num_acting // size)
+        for slot in np.flatnonzero(ready)[::size][:room].tolist():
             job = self.take_job()
             if job is None:
                 self.exhausted = True
                 break
-            self.jobs[slot] = job
-            if self.seats is not None:
-                self.seats[slot] = job.individual, job.episode
-            self.seeds[slot], self.individuals[slot] = job.seed, job.individual
-            started[slot] = True
+            started[slot : slot + size] = True
+            self._seat(slice(slot, slot + size), job)
         self.returns[started] = 0.0
         self.lengths[started] = 0
         if self.sums is not None:
@@ -179,6 +167,14 @@ class _Run:
         if started.any():
             self.slots.begin(started, self.seeds.tolist())
         self._choose_rows()
+
+    def _seat(self, team: slice, job: Job) -> None:
+        """Note whose job it is that begins in the slots of a team, most often one slot."""
+        self.jobs[team] = [job] * self.slots.team
+        if self.seats is not None:
+            self.seats[team] = job.individual, job.episode
+        self.seeds[team], self.individuals[team] = job.seed, job.individual
+        self.noise_seeds[team] = self.teams.seeds(job.seed)
 
     def _choose_rows(self) -> None:
         """Seat those who act, and note when the first of them reaches the horizon."""
@@ -218,7 +214,7 @@ class _Run:
     def _keys(self) -> Tensor:
         """Return what the noise of each row depends on: the seed of its job and the step."""
         slots = self.seating.slots
-        keys = np.stack([self.seeds[slots], self.lengths[slots]], axis=1)
+        keys = np.stack([self.noise_seeds[slots], self.lengths[slots]], axis=1)
         return torch.from_numpy(keys).to(self.slots.device)
 
     def _close(self, terminated: np.ndarray, truncated: np.ndarray) -> None:
@@ -234,8 +230,10 @@ class _Run:
             moments = None
             if self.sums is not None:
                 moments = moments_of(length, self.sums[0, slot], self.sums[1, slot])
-            total = float(self.returns[slot])
-            self.results.append(JobResult(job, total, length, end, moments))
+            own = JobResult(job, float(self.returns[slot]), length, end, moments)
+            result = self.teams.note(slot, own)
+            if result is not None:
+                self.results.append(result)
             if self.seats is not None:
                 self.seats[slot] = -1
         self.slots.rest(over)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
+
+from populora_envs.mixed import Mixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,29 +20,35 @@ GYMNASIUM = "populora_adapters.gymnasium:adapt"
 DUCK = "populora_adapters.duck:adapt"
 
 _builtin: dict[str, str] = {
+    "brax": "populora_adapters.brax:adapt",
     "dm_control": "populora_adapters.dm_env:adapt",
     "dm_env": "populora_adapters.dm_env:adapt",
+    "envpool": "populora_adapters.envpool:adapt",
+    "gymnax": "populora_adapters.gymnax:adapt",
+    "isaaclab": "populora_adapters.isaaclab:adapt",
+    "mani_skill": "populora_adapters.maniskill:adapt",
+    "pettingzoo": "populora_adapters.pettingzoo:adapt",
+    "pufferlib": "populora_adapters.pufferlib:adapt",
+    "pybullet_envs_gymnasium": "populora_adapters.pybullet:adapt",
 }
 """Root module of an environment's class -> its adapter."""
 
-_planned: dict[str, str] = {
-    "brax": "pip install brax",
-    "envpool": 'pip install "populora-envs[envpool]"',
-    "gymnax": "pip install gymnax",
-    "isaaclab": "NVIDIA's own instructions",
-    "mani_skill": 'pip install "populora-envs[maniskill]"',
-    "pettingzoo": 'pip install "populora-envs[pettingzoo]"',
-    "pufferlib": (
-        "pip install --no-deps --no-build-isolation pufferlib==3.0.0 && "
-        "pip install --no-deps gym==0.26.2 gym_notices psutil (README.md tells when that needs help)"
-    ),
+_ids: dict[str, str] = {
+    "ALE/": "populora_adapters.atari",
+    "BabyAI-": "populora_adapters.minigrid",
+    "MiniGrid-": "populora_adapters.minigrid",
+    "brax/": "populora_adapters.brax",
+    "dm_control/": "populora_adapters.dm_env",
+    "envpool/": "populora_adapters.envpool",
+    "gymnax/": "populora_adapters.gymnax",
+    "maniskill/": "populora_adapters.maniskill",
+    "pettingzoo/": "populora_adapters.pettingzoo",
+    "pufferlib/": "populora_adapters.pufferlib",
+    "pybullet/": "populora_adapters.pybullet",
 }
-"""Simulators that behave in ways of their own and have no adapter yet, and what installs them."""
+"""Beginning of an id -> the module whose `make` makes it; other ids are gymnasium's."""
 
-_id_prefixes: dict[str, str] = {"dm_control/": "populora_adapters.dm_env:make"}
-"""Beginning of an id -> the function that makes it; other ids are gymnasium's."""
-
-_MAKE_GYMNASIUM = "populora_adapters.gymnasium:make"
+_GYMNASIUM_IDS = "populora_adapters.gymnasium"
 
 _registered: dict[str, str] = {}
 
@@ -102,25 +111,24 @@ def find_adapter(env: Any) -> Adapt:
     nothing else matches. What matches nothing but can reset and step goes to the duck adapter.
 
     Raises:
-        NotImplementedError: for a simulator whose adapter is planned.
         TypeError: for what is no environment.
     """
     return cast("Adapt", load(_target(env, _table())))
 
 
 def adapt(envs: list[Any]) -> Adapter:
-    """Return one adapter over `envs`; ValueError where they need different ones."""
+    """Return one adapter over `envs`, which may come from several simulators if their spaces agree.
+
+    Raises:
+        ValueError: where they do not.
+        TypeError: for what is no environment.
+    """
     table = _table()
     targets = [_target(env, table) for env in envs]
-    for i, target in enumerate(targets):
-        if target != targets[0]:
-            message = (
-                f"environment {i} is a {type(envs[i]).__name__} that goes to {target}, environment 0 "
-                f"a {type(envs[0]).__name__} that goes to {targets[0]}: pass different kinds as "
-                "separate interactors"
-            )
-            raise ValueError(message)
-    return cast("Adapt", load(targets[0]))(list(envs))
+    kinds = {target: cast("Adapt", load(target)) for target in dict.fromkeys(targets)}
+    if len(kinds) == 1:
+        return kinds[targets[0]](list(envs))
+    return Mixed(envs, targets, kinds)
 
 
 def _table() -> dict[str, str]:
@@ -133,8 +141,6 @@ def _target(env: Any, table: dict[str, str]) -> str:
     for root in roots:
         if root in table:
             return table[root]
-        if root in _planned:
-            raise _no_adapter_yet(root)
     if "gymnasium" in roots:
         return GYMNASIUM
     if looks_like_environment(env):
@@ -155,13 +161,16 @@ def looks_like_environment(thing: Any) -> bool:
     )
 
 
-def _no_adapter_yet(root: str) -> NotImplementedError:
-    message = (
-        f"environments of {root} have no adapter in this version: wrap yours as a gymnasium "
-        f"environment in a module of your own, or give it one with register_adapter({root!r}, ...). "
-        f"The simulator itself is installed by: {_planned[root]}"
-    )
-    return NotImplementedError(message)
+def _module_of_id(env_id: str) -> Any:
+    """Import the module that makes an id: a built-in one, one of a third party, else gymnasium's."""
+    root, slash, _ = env_id.partition("/")
+    target = {**_entry_points(), **_registered}.get(root) if slash else None
+    name = target.partition(":")[0] if target else _GYMNASIUM_IDS
+    for prefix, own in _ids.items():
+        if target is None and env_id.startswith(prefix):
+            name = own
+    module = importlib.import_module(name)
+    return module if hasattr(module, "make") else importlib.import_module(_GYMNASIUM_IDS)
 
 
 def make(env_id: str) -> Any:
@@ -169,12 +178,29 @@ def make(env_id: str) -> Any:
 
     Raises:
         ValueError: where there is none, with near names.
-        NotImplementedError: for ``"pufferlib/..."`` and the like, whose adapter is planned.
+        ImportError: where its simulator is not installed, with what installs it.
     """
-    root = env_id.partition("/")[0]
-    if root in _planned:
-        raise _no_adapter_yet(root)
-    for prefix, target in _id_prefixes.items():
-        if env_id.startswith(prefix):
-            return load(target)(env_id.removeprefix(prefix))
-    return load(_MAKE_GYMNASIUM)(env_id)
+    return _module_of_id(env_id).make(env_id)
+
+
+def batch_maker(env_id: str) -> Callable[[int], Any] | None:
+    """Return ``make(num_envs)`` where the simulator of an id has batches of its own, else None."""
+    make_batch = getattr(_module_of_id(env_id), "make_batch", None)
+    return None if make_batch is None else partial(make_batch, env_id)
+
+
+def multiply(env: Any, num_envs: int) -> list[Any]:
+    """Return `num_envs` environments like one that exists, itself among them, or one batch of so many.
+
+    Raises:
+        ValueError: where its simulator cannot copy it exactly.
+    """
+    module = importlib.import_module(_target(env, _table()).partition(":")[0])
+    multiply = getattr(module, "multiply", None)
+    if multiply is None:
+        message = (
+            f"num_envs={num_envs} wants copies, and a {type(env).__name__} that exists cannot be "
+            "copied: pass its id, its class, a factory of it, or a list"
+        )
+        raise ValueError(message)
+    return list(multiply(env, num_envs))

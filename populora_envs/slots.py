@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from populora_envs.adapter import Autoreset, blame, blamed
+from populora_envs.adapter import Autoreset, blame, blamed, team_of
 from populora_envs.spaces import copied_rows
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Slots:
     Attributes:
         acting: `[N]` bool, the slots in the middle of an episode; changed by `begin`, `rest`, `stop`.
         num_acting: how many these are.
+        team: how many slots in a row begin together, see `Adapter`.
         seconds: spent in the simulator.
     """
 
@@ -51,6 +52,7 @@ class Slots:
         self.device = device
         self.encoder = encoder
         self.num_slots = adapter.num_slots
+        self.team = len(team_of(adapter))
         self.acting = np.zeros(self.num_slots, dtype=bool)
         self.num_acting = 0
         self.seconds = 0.0
@@ -65,12 +67,16 @@ class Slots:
             leaving: `[N]` bool, slots to count as idle; None means none.
         """
         idle = ~self.acting if leaving is None else ~self.acting | leaving
+        if self.team > 1:
+            idle = idle.reshape(-1, self.team).all(axis=1).repeat(self.team)
         if self.adapter.autoreset is Autoreset.CALLER or idle.all():
             return idle
         return idle & self._fresh
 
     def may_begin(self) -> bool:
         """Return whether any slot is ready."""
+        if self.team > 1:
+            return bool(self.ready().any())
         if self.adapter.autoreset is Autoreset.CALLER or not self.num_acting:
             return self.num_acting < self.num_slots
         return bool((self._fresh & ~self.acting).any())

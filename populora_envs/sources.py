@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from populora_envs import simulators
-from populora_envs.adapter import close_all
+from populora_envs.adapter import close_all, team_of
 from populora_envs.settings import at_least
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ def open_sources(
     Args:
         envs: an environment, a list or dict of them, a vector environment, an id, a class or a
             factory of any of these; members of a list may be ids, classes and factories too.
-        num_envs: copies of an id, class or factory; None makes one now, and more when they pay.
+        num_envs: copies of an id, class or factory, or of one environment that its simulator can
+            copy exactly; None makes one now of an id, class or factory, and more when they pay.
         one_each: make one now whatever `num_envs` says.
 
     Raises:
@@ -64,6 +65,7 @@ class Source:
         self._members: list[Any] = []
         self._factory: Factory | None = None
         self._makers: list[Factory] | None = None
+        self._given, self._make_batch = envs, _batch_maker(envs)
         self._num_envs, self._one_each = num_envs, one_each
         try:
             self._open(envs, num_envs)
@@ -76,6 +78,9 @@ class Source:
         if envs is None:
             message = "there is no environment: pass one, an id, a list, a class or a factory"
             raise ValueError(message)
+        if self._make_batch is not None:
+            self._batch(1 if self._one_each else num_envs or 1)
+            return
         factory = as_factory(envs)
         if factory is not None:
             envs = self._make(factory)
@@ -89,13 +94,31 @@ class Source:
             makers = [as_factory(member) for member in envs]
             self._makers = None if None in makers else makers  # type: ignore[assignment]
         if num_envs is not None:
-            message = (
-                "num_envs makes copies of an id, of a class, or of a factory of single environments; "
-                "these environments exist already: leave num_envs out"
-            )
-            raise ValueError(message)
+            envs = self._multiplied(envs, num_envs)
         self._members = list(self._flat(envs))
         self._check_members()
+
+    def _multiplied(self, env: Any, num_envs: int) -> list[Any]:
+        """Return copies of an environment that exists, itself the first where it is one of them."""
+        if isinstance(env, (list, tuple, Mapping)) or not is_single(env):
+            message = (
+                "num_envs makes copies of an id, of a class, of a factory or of one single "
+                "environment; these environments exist already: leave num_envs out"
+            )
+            raise ValueError(message)
+        copies = simulators.multiply(env, num_envs)
+        for copy in copies:
+            if copy is not env:
+                self._own(copy)
+        return copies
+
+    def _batch(self, count: int) -> None:
+        """Make a batch of `count` in place of the one there is."""
+        assert self._make_batch is not None
+        self.close()
+        made = self._make_batch(count)
+        self._own(made)
+        self._members = [made]
 
     def _flat(self, envs: Any) -> Iterator[Any]:
         """Yield the environments of nested lists, making those that are ids, classes or factories."""
@@ -153,30 +176,40 @@ class Source:
     def grow(self, count: int) -> bool:
         """Make copies until there are `count`, where we may; return whether there are new ones."""
         count = count if self._num_envs is None else self._num_envs
-        if self._factory is None or len(self._members) >= count:
+        can_grow = self._factory is not None or self._make_batch is not None
+        there = self.adapter.num_slots // self.team
+        if not can_grow or there >= count:
             return False
-        self._copy(count)
+        if self._make_batch is None:
+            self._copy(count)
+        else:
+            self._batch(count)
         self.adapter = simulators.adapt(self._members)
         return True
 
     @property
     def num_slots(self) -> int:
         """How many slots there are, or will be by the first use."""
-        return max(self.adapter.num_slots, self._num_envs or 0)
+        return max(self.adapter.num_slots, (self._num_envs or 0) * self.team)
+
+    @property
+    def team(self) -> int:
+        """How many slots each environment has: one, or one per agent."""
+        return len(team_of(self.adapter))
 
     @property
     def is_made(self) -> bool:
         """Whether other processes can make these environments themselves."""
-        return self._makers is not None
+        return self._makers is not None or self._make_batch is not None
 
     @property
     def most_slots(self) -> int | None:
         """How many slots there will be at most; None where that is open, or each process has its own."""
-        if self._factory is not None:
-            return self._num_envs
+        if self._factory is not None or self._make_batch is not None:
+            return None if self._num_envs is None else self._num_envs * self.team
         if self._makers is None:
             return self.adapter.num_slots
-        return None if self._is_vector_maker else len(self._makers)
+        return None if self._is_vector_maker else len(self._makers) * self.team
 
     @property
     def _is_vector_maker(self) -> bool:
@@ -194,9 +227,9 @@ class Source:
 
     def share(self, number: int, count: int) -> tuple[Any, int | None]:
         """Return the arguments of the source that has every count-th slot, from `number` on."""
-        if self._factory is not None:
+        if self._factory is not None or self._make_batch is not None:
             copies = None if self._num_envs is None else len(range(number, self._num_envs, count))
-            return self._factory, copies
+            return self._factory or self._given, copies
         if self._makers is None:
             return self._members[number::count], None
         return (self._makers[0] if self._is_vector_maker else self._makers[number::count]), None
@@ -221,6 +254,10 @@ def as_factory(thing: Any) -> Factory | None:
     if callable(thing) and not simulators.looks_like_environment(thing):
         return thing  # type: ignore[no-any-return]
     return None
+
+
+def _batch_maker(envs: Any) -> Callable[[int], Any] | None:
+    return simulators.batch_maker(envs) if isinstance(envs, str) else None
 
 
 def is_single(env: Any) -> bool:

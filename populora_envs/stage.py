@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from populora_envs.jobs import make_jobs
-from populora_envs.rollout import JobResult, play
+from populora_envs.rollout import play
 from populora_envs.seeds import derive_seed, seeded_globals
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from populora_envs.policy import Actor
     from populora_envs.rollout import Forward
     from populora_envs.slots import Slots
+    from populora_envs.teams import JobResult
 
 
 class Task(NamedTuple):

@@ -24,13 +24,13 @@ from populora_envs.adapter import close_all
 from populora_envs.jobs import JobQueue
 from populora_envs.normalizer import Moments
 from populora_envs.processes import leave_interrupts_to_parent
-from populora_envs.rollout import JobResult
 from populora_envs.seeds import derive_seed, seed_globals
 from populora_envs.shared import Block, Place, unpack
 from populora_envs.slots import Slots
 from populora_envs.sources import Source
 from populora_envs.spaces import Encoder
 from populora_envs.stage import Shown, Stage, Task
+from populora_envs.teams import JobResult
 
 if TYPE_CHECKING:
     from populora_envs.jobs import Job, TakeJob
@@ -89,6 +89,8 @@ class Part(NamedTuple):
     returns: np.ndarray
     lengths: np.ndarray
     ends: list[str]
+    counts: list[int]
+    """Observations in the moments."""
     moments: np.ndarray | None
     """float64 `[results, 2, D]`: mean and squares."""
 
@@ -252,12 +254,14 @@ def _failed(error: Exception) -> Reply:
 
 
 def _columns(results: list[JobResult], task: Task) -> Part:
-    moments = [torch.stack([r.moments.mean, r.moments.squares]) for r in results if r.moments]
+    known = [result.moments for result in results if result.moments is not None]
+    moments = [torch.stack([moment.mean, moment.squares]) for moment in known]
     return Part(
         np.array([task.number_of(r.job) for r in results], dtype=np.int64),
         np.array([r.episode_return for r in results]),
         np.array([r.length for r in results], dtype=np.int64),
         [r.end for r in results],
+        [moment.count for moment in known],
         torch.stack(moments).numpy() if moments else None,
     )
 
@@ -270,7 +274,7 @@ def rows(part: Part, jobs: list[Job]) -> dict[int, JobResult]:
         length = int(part.lengths[i])
         if part.moments is not None:
             mean, squares = torch.from_numpy(part.moments[i]).unbind()
-            moments = Moments(length, mean, squares)
+            moments = Moments(part.counts[i], mean, squares)
         total = float(part.returns[i])
         found[number] = JobResult(jobs[number], total, length, part.ends[i], moments)
     return found

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from populora_envs.jobs import Job
     from populora_envs.policy import Actor
     from populora_envs.processes import Worker
-    from populora_envs.rollout import Forward, JobResult
+    from populora_envs.rollout import Forward
     from populora_envs.sources import Source
     from populora_envs.stage import Task
+    from populora_envs.teams import JobResult
 
 POLICIES_KEPT = 8
 """Most policies of different structure whose memory workers keep."""

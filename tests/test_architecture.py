@@ -25,6 +25,7 @@ FLOORS = (
     {"worker"},
     {"stage"},
     {"rollout", "search", "testing"},
+    {"teams"},
     {"policy", "population", "slots", "sources"},
     {"action_map", "actions", "compiled", "genetics", "individuals"},
     {"action_head", "action_noise", "box_map", "operators", "routing"},
@@ -45,6 +46,7 @@ FLOORS = (
         "simulators",
         "targets",
     },
+    {"mixed"},
     {
         "adapter",
         "jobs",
@@ -71,7 +73,19 @@ OPTIONAL = {"search.cma": {"cma"}}
 """By the name of a module, the packages that it imports where they are there."""
 ADAPTER_CORE = {"adapter", "registry", "slot_actions", "spaces"}
 ADAPTER_LIBRARIES = {"gymnasium", "numpy", "torch"}
-SIMULATORS = {"dm_env": {"dm_control"}}
+SIMULATORS = {
+    "atari": {"ale_py"},
+    "brax": {"brax"},
+    "dm_env": {"dm_control"},
+    "envpool": {"envpool"},
+    "functional": {"jax"},
+    "gymnax": {"gymnax"},
+    "maniskill": {"mani_skill"},
+    "minigrid": {"minigrid"},
+    "pettingzoo": {"pettingzoo"},
+    "pufferlib": {"pufferlib"},
+    "pybullet": {"pybullet_envs_gymnasium"},
+}
 """By the name of an adapter's file, the packages of its simulator."""
 
 LONGEST_FILE = 350

@@ -1,7 +1,7 @@
-import subprocess
 import sys
 import types
 from importlib import metadata
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -9,11 +9,13 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
+from populora_adapters.gymnasium import GymnasiumEnvs
 from populora_envs import interact_with_env, register_adapter, simulators
 from populora_envs.simulators import find_adapter, looks_like_environment, make
 from tests.clock import Clock, DmClock, DuckClock, OldClock, anyone
+from tests.imported import imported_by
 
-PLANNED = ["brax", "envpool", "gymnax", "isaaclab", "mani_skill", "pettingzoo", "pufferlib"]
+ADAPTERS = Path(__file__).parent.parent / "adapters" / "populora_adapters"
 
 
 def of_module(base, module):
@@ -90,22 +92,19 @@ def test_what_cannot_reset_and_step_is_no_environment(thing):
         find_adapter(object())
 
 
-@pytest.mark.parametrize("root", PLANNED)
-def test_a_planned_simulator_says_so(root):
-    for env in (of_module(DuckClock, f"{root}.envs")(), of_module(Clock, root)()):
-        with pytest.raises(NotImplementedError, match=f"environments of {root} have no adapter"):
-            interact_with_env(env)
-    wrapped = TimeLimit(of_module(Clock, f"{root}.envs.cart")(), 3)
-    with pytest.raises(NotImplementedError, match=f"register_adapter\\('{root}'"):
-        interact_with_env(wrapped)
+@pytest.mark.parametrize("root", sorted(simulators._builtin))
+def test_every_simulator_in_the_table_has_its_file(root):
+    target = simulators._target(of_module(DuckClock, f"{root}.envs")(), simulators._table())
+    module = target.partition(":")[0].rpartition(".")[2]
+    assert (ADAPTERS / f"{module}.py").exists()
 
 
-def test_an_id_of_a_planned_simulator_says_how_it_is_installed():
-    with pytest.raises(NotImplementedError, match=r"pip install --no-deps .*pufferlib==3"):
-        make("pufferlib/breakout")
+@pytest.mark.parametrize("module", sorted(set(simulators._ids.values())))
+def test_every_beginning_of_an_id_has_its_file(module):
+    assert (ADAPTERS / f"{module.rpartition('.')[2]}.py").exists()
 
 
-def test_a_simulator_whose_name_begins_like_a_planned_one_is_another():
+def test_a_simulator_whose_name_begins_like_a_known_one_is_another():
     assert name_of(of_module(Clock, "envpoolish.x")()) == "populora_adapters.gymnasium"
 
 
@@ -218,6 +217,58 @@ def test_a_known_id_that_misses_a_module_is_not_called_unknown(broken):
         make("Broken-v0")
 
 
+def test_an_id_of_a_third_party_is_made_by_its_adapter(simulator):
+    simulator.make = lambda env_id: DuckClock() if env_id == "mysim/clock" else None
+    with pytest.raises(ValueError, match="there is no environment"):
+        make("mysim/clock")
+    register_adapter("mysim", "mysim_adapter:adapt")
+    assert type(make("mysim/clock")) is DuckClock
+    del simulator.make  # then ids are gymnasium's
+    with pytest.raises(ValueError, match="there is no environment"):
+        make("mysim/clock")
+
+
+class Batch:
+    """Slots that pay their number, restarted one by one."""
+
+    def __init__(self, num_envs):
+        self.num_envs, self.closes = num_envs, 0
+
+    def reset(self):
+        """Made as an environment looks, and never called."""
+
+    step = reset
+
+    def close(self):
+        self.closes += 1
+
+
+def test_an_id_with_batches_of_its_own_gets_one_of_the_size_that_is_of_use(simulator):
+    made = []
+
+    def make_batch(env_id, num_envs):
+        assert env_id == "mysim/clock"
+        made.append(Batch(num_envs))
+        return made[-1]
+
+    simulator.make = lambda env_id: pytest.fail("a batch is what it has")
+    simulator.make_batch = make_batch
+    simulator.adapt = lambda envs: GymnasiumEnvs([Clock() for _ in range(envs[0].num_envs)])
+    register_adapter("mysim", "mysim_adapter:adapt")
+    Batch.__module__ = "mysim"
+    with interact_with_env("mysim/clock") as interactor:
+        assert interactor.num_envs == 1
+        assert interactor.evaluate(anyone(interactor, 3), num_episodes=2).tolist() == [6.0] * 3
+        assert [batch.num_envs for batch in made] == [1, 6]
+        interactor.evaluate(anyone(interactor, 2))
+        assert [batch.closes for batch in made] == [1, 0]
+    assert [batch.closes for batch in made] == [1, 1]
+    with interact_with_env("mysim/clock", num_envs=4) as interactor:
+        assert interactor.num_envs == 4
+        interactor.evaluate(anyone(interactor, 9))
+    assert [batch.num_envs for batch in made] == [1, 6, 4]
+
+
 def test_ids_of_both_kinds_play():
     with interact_with_env("CartPole-v1", num_envs=2) as interactor:
         assert interactor.reset().shape == (2, 4)
@@ -226,28 +277,18 @@ def test_ids_of_both_kinds_play():
 
 # --- nothing is imported to look
 
-LOOK = """
-import sys
-sys.path[:0] = {path!r}
-import populora_envs
+
+def test_looking_at_an_environment_of_the_user_imports_no_simulator():
+    code = """
 from populora_envs.simulators import find_adapter
 class Env:
     def reset(self): ...
     def step(self, action): ...
-for module in {modules!r}:
-    Env.__module__ = module
-    try:
-        find_adapter(Env())
-    except NotImplementedError:
-        pass
-print(sorted(name for name in sys.modules if name.partition(".")[0] in {watched!r}))
+find_adapter(Env())
 """
+    assert imported_by(code) == set()
 
 
-def test_looking_imports_no_simulator():
-    watched = ["dm_control", "dm_env", "mujoco", "Box2D", "pygame", *PLANNED]
-    code = LOOK.format(path=sys.path, modules=["mine", *PLANNED], watched=watched)
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert result.stdout == "[]\n"
+def test_a_gymnasium_environment_imports_no_other_simulator():
+    code = "from populora_envs import interact_with_env; interact_with_env('CartPole-v1')"
+    assert imported_by(code) == set()

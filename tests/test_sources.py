@@ -155,14 +155,14 @@ def test_num_envs_below_one_is_an_error(num_envs):
 )
 def test_num_envs_with_environments_that_exist_is_an_error(envs):
     given = envs()
-    with pytest.raises(ValueError, match="num_envs makes copies"):
+    with pytest.raises(ValueError, match=r"num_envs makes copies|cannot be rebuilt"):
         interact_with_env(given, num_envs=2)
     assert set(closes()) <= {0}
 
 
 @pytest.mark.parametrize("envs", [lambda: [Made()], lambda: SyncVectorEnv([Made])])
 def test_num_envs_with_a_factory_of_several_is_an_error(envs):
-    with pytest.raises(ValueError, match="factory of single environments"):
+    with pytest.raises(ValueError, match="a factory or of one single"):
         interact_with_env(envs, num_envs=2)
     assert closes() == [1]
 
@@ -257,11 +257,15 @@ class OfDmEnv(DmClock):
 
 
 @pytest.mark.parametrize("second", [DmClock, OfDmEnv])
-def test_environments_of_different_kinds_are_an_error_that_names_both(second):
-    name = second.__name__
-    with pytest.raises(ValueError, match=f"environment 1 is a {name}.*0 a OldClock"):
+def test_environments_of_different_spaces_are_an_error_that_names_both_kinds(second):
+    if second is DmClock:  # both go to the duck adapter
+        first, last = "environment 1 is a DmClock.*0 a OldClock", "1 is a OldClock.*0 a DmClock"
+    else:
+        first = r"environment 1 \(a OfDmEnv\) has the observation .*environment 0 \(a OldClock\)"
+        last = r"environment 1 \(a OldClock\) has the observation .*environment 0 \(a OfDmEnv\)"
+    with pytest.raises(ValueError, match=first):
         interact_with_env([OldClock(), second()])
-    with pytest.raises(ValueError, match=f"environment 1 is a OldClock.*0 a {name}"):
+    with pytest.raises(ValueError, match=last):
         interact_with_env([second(), OldClock()])
 
 

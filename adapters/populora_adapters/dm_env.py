@@ -21,8 +21,9 @@ def adapt(envs: list[Any]) -> Adapter:
     return DmEnvs(envs)
 
 
-def make(name: str) -> Any:
-    """Load ``"domain-task"`` from dm_control's suite; ValueError with near names."""
+def make(env_id: str) -> Any:
+    """Load ``"dm_control/domain-task"`` from dm_control's suite; ValueError with near names."""
+    name = env_id.removeprefix("dm_control/")
     try:
         from dm_control import suite
     except ImportError as error:

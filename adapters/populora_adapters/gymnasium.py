@@ -10,7 +10,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from populora_adapters.duck import DuckEnvs, longest, time_limit
-from populora_envs.adapter import Autoreset, Transition, blame, reward_number
+from populora_envs.adapter import Autoreset, Transition, blame, close_all, reward_number
 from populora_envs.registry import near_names
 from populora_envs.spaces import to_numpy
 
@@ -68,6 +68,40 @@ def make(env_id: str) -> Any:
         near = near_names(env_id, gymnasium.registry)
         message = f"there is no environment {env_id!r} ({error}); {near}"
         raise ValueError(message) from error
+
+
+def multiply(env: Any, num_envs: int) -> list[Any]:
+    """Return `env` and rebuilt ones, `num_envs` in all, each from its spec and with its wrappers.
+
+    Raises:
+        ValueError: where it was not made by `gymnasium.make`, or has a wrapper that does not record
+            its arguments.
+    """
+    rebuilt: list[Any] = []
+    try:
+        while len(rebuilt) < num_envs - 1:
+            rebuilt.append(_rebuilt(env))
+    except BaseException:
+        close_all(rebuilt)
+        raise
+    return [env, *rebuilt]
+
+
+def _rebuilt(env: Any) -> Any:
+    advice = "pass a factory of it, or a list of environments"
+    if getattr(env, "spec", None) is None:
+        message = f"{env} cannot be rebuilt, for gymnasium.make has not made it and it has no spec: {advice}"
+        raise ValueError(message)
+    try:
+        made = gymnasium.make(env.spec)
+    except Exception as error:
+        message = f"{env} cannot be rebuilt from its spec ({error}): {advice}"
+        raise ValueError(message) from error
+    if str(made) != str(env):
+        made.close()
+        message = f"{env} cannot be rebuilt from its spec, which makes {made}: {advice}"
+        raise ValueError(message)
+    return made
 
 
 def _check_resets(env: SyncVectorEnv | AsyncVectorEnv, mode: AutoresetMode) -> None:
