@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from populora_envs.distributed import is_main_rank
 from populora_envs.evolution import evolve_with_env
 from populora_envs.settings import EvolveSettings, GeneticSettings, OperatorChoice
 
@@ -54,6 +55,8 @@ class Evolve(EvolveSettings):
             if settings[name] is None:
                 del settings[name]
         _, history = evolve_with_env(env, return_history=True, **settings, **further)
+        if not is_main_rank():
+            return
         last = history[-1]
         print(f"{last['env_steps']} env steps in {len(history)} generations")
         print(

@@ -10,16 +10,19 @@ from torch import Tensor
 
 from populora_envs.adapter import noted
 from populora_envs.fitness import nonfinite_last
+from populora_envs.ranks import ranks
+from populora_envs.sharing import play_together
 from populora_envs.stage import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from populora_envs.normalizer import Moments
     from populora_envs.players import Players
     from populora_envs.policy import Actor
     from populora_envs.population import Population
     from populora_envs.rollout import Forward
+    from populora_envs.stage import Shown
     from populora_envs.teams import JobResult
 
 
@@ -78,26 +81,41 @@ class Evaluation:
         episode_seeds: Sequence[int],
         *,
         with_moments: bool = False,
+        digest: Callable[[], Any] | None = None,
     ) -> Evaluated:
         """Play every individual on every seed in every entry.
 
-        Where user code draws from global generators, a warning says that such numbers depend on how
+        With `digest`, all ranks of the job play together; without it this process plays alone. Where user code draws from global generators, a warning says that such numbers depend on how
         episodes are spread.
         """
         task = Task(pop_size, tuple(episode_seeds), self.horizons, self.draws, with_moments)
-        copies = self.copies or task.num_jobs
-        shown = self.players.play(forward, task, self.actor, self.device, copies)
+        shown = self._play(forward, task, digest)
         if shown.drew_globals and not self.actor.warned_of_globals:
             self.actor.warned_of_globals = True
             _warn_of_globals()
         results = [sorted(e, key=lambda result: task.number_of(result.job)) for e in shown.results]
         return _gathered(results, pop_size, shown.seconds_env, shown.seconds_forward)
 
+    def _play(self, forward: Forward, task: Task, digest: Callable[[], Any] | None) -> Shown:
+        copies = self.copies or task.num_jobs
+        together = None if digest is None else ranks()
+        if together is None or digest is None:
+            return self.players.play(forward, task, self.actor, self.device, copies)
+        own = -(-copies // together.size)
+        return play_together(
+            together,
+            lambda share: self.players.play(forward, share, self.actor, self.device, own),
+            task,
+            len(self.horizons),
+            digest,
+        )
+
     def of_population(self, population: Population, episode_seeds: Sequence[int]) -> Evaluated:
         """Play a population; what it saw is proposed to its normaliser, where it has one.
 
         Episodes with an observation that is not finite are left out of the statistics.
         """
+        population.sync_()
         normalizer = population.normalizer
         with noted(f"in generation {population.generation}"):
             evaluated = self(
@@ -105,6 +123,7 @@ class Evaluation:
                 population.pop_size,
                 episode_seeds,
                 with_moments=normalizer is not None,
+                digest=population.digest,
             )
         if normalizer is not None:
             normalizer.propose_(m for m in evaluated.moments if m.squares.isfinite().all())

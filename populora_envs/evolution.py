@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from populora_envs import distributed
 from populora_envs.evolve import Plan, Run
 from populora_envs.interactor import EnvInteractor
 from populora_envs.judges import FunctionJudge, RolloutJudge
 from populora_envs.population import Population
+from populora_envs.ranks import together_or_not_at_all
 from populora_envs.search import GeneticAlgorithm, Search, check_search, chosen, make_search
 from populora_envs.settings import EvolveSettings, at_least, real_number
 
@@ -128,7 +128,10 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
     if envs is None and (fitness is None or model is None):
         message = "without environments both model= and fitness= are needed"
         raise ValueError(message)
-    with nullcontext() if envs is None else _interactor(envs, settings) as interactor:
+    with (
+        together_or_not_at_all(),
+        nullcontext() if envs is None else _interactor(envs, settings) as interactor,
+    ):
         population, judge = _prepare(interactor, model, action, fitness, settings)
         searching = make_search(search, population, **choices)
         named = {"action": _name(action), "fitness": _name(fitness), "search": _name(searching)}
@@ -148,7 +151,6 @@ def _as_tuple(targets: Sequence[str] | str | None) -> tuple[str, ...] | None:
 
 def _check(settings: EvolveSettings, choices: dict[str, Any]) -> None:
     """Refuse settings that cannot be, before anything is opened."""
-    distributed.require_one_process("evolve_with_env")
     for name in ("pop_size", "low_rank", "num_episodes", "checkpoint_every"):
         at_least(name, getattr(settings, name), 1)
     for name in ("horizon", "num_generations", "max_env_steps"):

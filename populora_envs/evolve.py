@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from populora_envs.champion import Contest
 from populora_envs.checkpoint import Checkpoints, check_settings
+from populora_envs.lockstep import check_equal
+from populora_envs.ranks import broadcast, ranks
 from populora_envs.report import History, Progress
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ MAY_DIFFER = frozenset(
     }
 )
 """Settings that may be others when a run goes on."""
+
+MAY_DIFFER_BY_RANK = frozenset({"progress", "checkpoint_dir", "device", "num_envs", "num_workers"})
+"""Settings that each rank may have to itself; files are written and the bar is drawn by rank 0."""
 
 
 @dataclass
@@ -80,12 +85,14 @@ class Run:
         self.history = History()
         self.env_steps = 0
         self._began = perf_counter()
-        self.stopped = self.warned_of_nonfinite = False
+        self.stopped = self.warned_of_nonfinite = self._is_late = False
         self.final: dict[str, Any] | None = None
+        self.ranks = ranks()
+        self._check_ranks()
         self.contest = Contest(judge, search, plan.settings.target_fitness)
         folder = plan.settings.checkpoint_dir
-        self.files = None if folder is None else Checkpoints(folder)
-        saved = self._saved()
+        self.files = None if folder is None or not self._is_main else Checkpoints(folder)
+        saved = self._saved() if self.ranks is None else self.ranks.on_main(self._saved)
         if saved is None:
             self.contest.start_()
         else:
@@ -93,6 +100,15 @@ class Run:
             self._restore(saved)
         self._machine: dict[str, Any] = {}
         self._note_machine()
+
+    def _check_ranks(self) -> None:
+        if self.ranks is not None:
+            described = self.plan.described.items()
+            check_equal(self.ranks, {k: v for k, v in described if k not in MAY_DIFFER_BY_RANK})
+
+    @property
+    def _is_main(self) -> bool:
+        return self.ranks is None or self.ranks.is_main
 
     def _note_machine(self) -> None:
         """Write config.json, where it would say something else than it does."""
@@ -125,13 +141,19 @@ class Run:
     @property
     def is_over(self) -> bool:
         """Whether a stop rule holds."""
-        settings, passed = self.plan.settings, perf_counter() - self._began
+        settings = self.plan.settings
         budgets = (
             (len(self.history), settings.most_generations),
             (self.env_steps + self.contest.env_steps, settings.max_env_steps),
-            (passed, settings.max_seconds),
         )
-        return self.stopped or any(most is not None and used >= most for used, most in budgets)
+        is_used_up = any(most is not None and used >= most for used, most in budgets)
+        return self.stopped or self._is_late or is_used_up
+
+    def _look_at_the_clock(self) -> None:
+        """Note whether the seconds are used up, as rank 0 sees it."""
+        most = self.plan.settings.max_seconds
+        if most is not None:
+            self._is_late = broadcast(perf_counter() - self._began >= most)
 
     def play(self) -> tuple[nn.Module, History]:
         """Play until a stop rule holds; return the champion as a plain module, and the history."""
@@ -140,7 +162,7 @@ class Run:
             return self.contest.merged(), History(self.final["history"])
         settings = self.plan.settings
         most = settings.most_generations
-        with Progress(most, settings.progress, len(self.history)) as progress:
+        with Progress(most, settings.progress and self._is_main, len(self.history)) as progress:
             while not self.history or not self.is_over:
                 self._generation(progress)
         self._finish()
@@ -168,6 +190,7 @@ class Run:
         progress.update(entry, played / (perf_counter() - start))
         if self.plan.on_generation is not None:
             self.plan.on_generation(self.population, entry)
+        self._look_at_the_clock()
 
     def _warn_of_nonfinite(self, fitnesses: Tensor) -> None:
         bad = (~fitnesses.isfinite()).nonzero().flatten().tolist()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from populora_envs.distributed import device_of
 from populora_envs.environments import Environments
-from populora_envs.fitness import call_fitness, nonfinite_last
+from populora_envs.fitness import nonfinite_last
 from populora_envs.normalizer import Normalizer, Standardized
 from populora_envs.policy import Policy, build_model, plain_module
 from populora_envs.population import Population
@@ -181,7 +181,7 @@ class EnvInteractor(Environments):
             -inf for an individual with a reward or action that was not finite.
         """
         if fitness is not None:
-            return nonfinite_last(call_fitness(fitness, population, range(population.pop_size)))
+            return nonfinite_last(population.evaluate_distributed(fitness))
         return self.rollout(
             population,
             action,

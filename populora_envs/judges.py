@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from populora_envs.adapter import noted
-from populora_envs.fitness import call_and_watch, call_fitness, nonfinite_last
+from populora_envs.calls import call_on_ranks
+from populora_envs.fitness import nonfinite_last
 from populora_envs.seeds import Purpose, job_seeds
 
 if TYPE_CHECKING:
@@ -89,7 +90,9 @@ class RolloutJudge:
         """Play fresh episodes."""
         seeds = job_seeds(self.seed, purpose, 0, episodes)
         with noted(f"in a trial of generation {population.generation}"):
-            evaluated = self.trials(population.routed, population.pop_size, seeds)
+            evaluated = self.trials(
+                population.routed, population.pop_size, seeds, digest=population.digest
+            )
         return Trial(evaluated.returns, evaluated.env_steps, evaluated.env_steps)
 
 
@@ -106,7 +109,7 @@ class FunctionJudge:
     def judge(self, population: Population) -> Judged:
         """Call the function for everyone."""
         start = perf_counter()
-        values = call_fitness(self.fitness, population, range(population.pop_size))
+        values, _ = call_on_ranks(self.fitness, population)
         seconds = perf_counter() - start
         count = population.pop_size
         return Judged(nonfinite_last(values), count, count, 0, seconds, 0.0)
@@ -114,11 +117,10 @@ class FunctionJudge:
     def trial(self, population: Population, purpose: Purpose, episodes: Sequence[int]) -> Trial:
         """Call the function once per episode on a population of its own."""
         columns: list[Tensor] = []
-        everyone = range(population.pop_size)
         for episode in episodes:
             # Generations count from 0; these never meet them.
             population.generation = -1 - (episode * len(Purpose) + purpose)
-            values, may_draw = call_and_watch(self.fitness, population, everyone)
+            values, may_draw = call_on_ranks(self.fitness, population)
             columns.append(values.double())
             if not may_draw and len(columns) == 2 and torch.equal(*columns):
                 break

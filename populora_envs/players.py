@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from populora_envs.adapter import close_all
-from populora_envs.jobs import JobQueue
 from populora_envs.processes import usable_cores, why_no_fork
 from populora_envs.settings import at_least
 from populora_envs.slots import Slots
@@ -131,11 +130,19 @@ class Players:
             shown = self._crew().play(forward, task, actor, each)
         else:
             stage = Stage(self.here(copies, device), actor)
-            queue = task.jobs()
-            shown = stage.play(forward, task, lambda _: JobQueue(queue).take, task.global_seed())
+            shown = stage.play(
+                forward,
+                task,
+                lambda entry: task.taker(entry, seeds_slots=self._seeds_slots(entry)),
+                task.global_seed(),
+                at_once=[task.at_once(entry) for entry in range(len(self.sources))],
+            )
         if self._trial is not None:
             self._learn(task, shown, perf_counter() - start, device)
         return shown
+
+    def _seeds_slots(self, entry: int) -> bool:
+        return self.sources[entry].adapter.seeds_slots
 
     def _check_device(self, device: torch.device) -> None:
         if device.type != "cpu":

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from populora_envs import distributed, files, seeds
 from populora_envs.batching import batch_size, show_to_all
+from populora_envs.calls import call_on_ranks
 from populora_envs.compiled import CompiledModel
-from populora_envs.fitness import best_first, call_fitness, check_fitnesses
+from populora_envs.fitness import best_first, check_fitnesses
 from populora_envs.genetics import Genetics
 from populora_envs.individuals import Individuals, check_shape, row
+from populora_envs.lockstep import Lockstep
 from populora_envs.moved import MovedBase
 from populora_envs.normalizer import find_normalizer
 from populora_envs.plans import Route
@@ -28,9 +30,10 @@ if TYPE_CHECKING:
     from populora_envs.fitness import FitnessFunction
     from populora_envs.individuals import State
     from populora_envs.moved import Change
+    from populora_envs.ranks import Ranks
 
 
-class Population(Genetics, Individuals):
+class Population(Genetics, Individuals, Lockstep):
     """A population of low-rank individuals on a copy of one base model.
 
     Args:
@@ -46,6 +49,8 @@ class Population(Genetics, Individuals):
         init: ``"random"``, or ``"zero"`` for individuals that equal the base.
         compile: run rollouts under `torch.compile`; a warning says so where that fails. It takes its
             time at the first calls, and pays for wide layers on an accelerator.
+        sync_base_model: of several ranks, let all take the base weights of rank 0 at the first thing
+            they do together; False where every rank has loaded the same ones.
 
     Attributes:
         model: the routed model.
@@ -72,6 +77,7 @@ class Population(Genetics, Individuals):
         adapt_bias: bool = False,
         init: str = "random",
         compile: bool = False,
+        sync_base_model: bool = True,
     ) -> None:
         check_base(model)
         self.low_rank = at_least("low_rank", low_rank, 1)
@@ -81,6 +87,8 @@ class Population(Genetics, Individuals):
         self._generation = self._draws = self.eval_seed_looks = 0
         self._compile, self.adapt_bias = bool(compile), bool(adapt_bias)
         self._moved: MovedBase | None = None
+        self._sync_base_model = bool(sync_base_model)
+        self._synced_with: Ranks | None = None
         targets = list(find_targets(model, lora_targets))
         self._assemble(
             copied(model).to(distributed.choose_device(model, device)), pop_size, targets, dtype
@@ -323,12 +331,14 @@ class Population(Genetics, Individuals):
     def evaluate_distributed(self, fitness: FitnessFunction) -> Tensor:
         """Return the fitness of everyone, float32 `[P]`, from a function of the user.
 
+        Of several ranks each calls it for its share of the individuals, a function `(population)` on
+        rank 0 alone; all return the same.
+
         Args:
             fitness: `(population)`, `(population, individuals)` or `(population, idx)`; see
                 `populora_envs.fitness.fitness_form`.
         """
-        distributed.require_one_process("evaluate_distributed")
-        return call_fitness(fitness, self, range(self.pop_size))
+        return call_on_ranks(fitness, self)[0]
 
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

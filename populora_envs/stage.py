@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from populora_envs.jobs import make_jobs
+from populora_envs.jobs import JobQueue, make_jobs
 from populora_envs.rollout import play
 from populora_envs.seeds import derive_seed, seeded_globals
 
@@ -19,9 +19,23 @@ if TYPE_CHECKING:
 
     from populora_envs.jobs import Job, TakeJob
     from populora_envs.policy import Actor
+    from populora_envs.ranks import Counter
     from populora_envs.rollout import Forward
     from populora_envs.slots import Slots
     from populora_envs.teams import JobResult
+
+
+class Share(NamedTuple):
+    """Which of all jobs this rank plays: those that it takes from a counter before the others do.
+
+    Where environments cannot be seeded per episode, it has every size-th one.
+    """
+
+    rank: int
+    size: int
+    counter: Counter
+    only: list[list[int]] | None
+    """Numbers of the jobs of each entry that are left to play; None means all."""
 
 
 class Task(NamedTuple):
@@ -35,6 +49,8 @@ class Task(NamedTuple):
     """Whether heads draw their actions."""
     with_moments: bool
     """Whether the moments of the observations are wanted."""
+    share: Share | None = None
+    """Of this rank, None where there is one."""
 
     @property
     def num_jobs(self) -> int:
@@ -49,8 +65,44 @@ class Task(NamedTuple):
         """Return the jobs of each entry."""
         return make_jobs(self.pop_size, self.episode_seeds)
 
+    def queue(self, entry: int) -> list[Job]:
+        """Return the jobs of an entry that are to be played."""
+        jobs = self.jobs()
+        if self.share is None or self.share.only is None:
+            return jobs
+        return [jobs[number] for number in self.share.only[entry]]
+
+    def taker(self, entry: int, *, seeds_slots: bool, worker: int = 0, workers: int = 1) -> TakeJob:
+        """Return what hands out the jobs of an entry to this process.
+
+        Args:
+            entry: its number.
+            seeds_slots: whether it does not matter who plays which.
+            worker: number of this process on its rank.
+            workers: how many play on each rank.
+        """
+        jobs, share = self.queue(entry), self.share
+        if share is None or not seeds_slots:
+            rank, size = (0, 1) if share is None else (share.rank, share.size)
+            return JobQueue(jobs[rank::size][worker::workers]).take
+        counter = share.counter
+
+        def take() -> Job | None:
+            number = counter.next(str(entry))
+            return jobs[number] if number < len(jobs) else None
+
+        return take
+
+    def at_once(self, entry: int, workers: int = 1) -> int | None:
+        """Return how many jobs of an entry one process begins with, so that all get some."""
+        if self.share is None and workers == 1:
+            return None
+        ranks = 1 if self.share is None else self.share.size
+        return -(-len(self.queue(entry)) // (ranks * workers))
+
     def global_seed(self, *who: int) -> int:
         """Return a seed for the global generators that user code may draw from."""
+        who = who if self.share is None else (self.share.rank, *who)
         return derive_seed("globals", *self.episode_seeds, *who) % 2**31
 
 
@@ -83,7 +135,7 @@ class Stage:
         take: Callable[[int], TakeJob],
         global_seed: int,
         seats: np.ndarray | None = None,
-        at_once: Sequence[int] | None = None,
+        at_once: Sequence[int | None] | None = None,
     ) -> Shown:
         """Play until no entry has a job left.
 

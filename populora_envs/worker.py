@@ -22,7 +22,7 @@ import torch
 
 from populora_envs.adapter import close_all
 from populora_envs.jobs import JobQueue
-from populora_envs.normalizer import Moments
+from populora_envs.parts import Part, columns
 from populora_envs.processes import leave_interrupts_to_parent
 from populora_envs.seeds import derive_seed, seed_globals
 from populora_envs.shared import Block, Place, unpack
@@ -30,7 +30,6 @@ from populora_envs.slots import Slots
 from populora_envs.sources import Source
 from populora_envs.spaces import Encoder
 from populora_envs.stage import Shown, Stage, Task
-from populora_envs.teams import JobResult
 
 if TYPE_CHECKING:
     from populora_envs.jobs import Job, TakeJob
@@ -80,19 +79,6 @@ class Order(NamedTuple):
     places: list[Place]
     forget: list[int]
     """Policies that will not be asked for again."""
-
-
-class Part(NamedTuple):
-    """Results of one entry, column by column."""
-
-    numbers: np.ndarray
-    returns: np.ndarray
-    lengths: np.ndarray
-    ends: list[str]
-    counts: list[int]
-    """Observations in the moments."""
-    moments: np.ndarray | None
-    """float64 `[results, 2, D]`: mean and squares."""
 
 
 class Reply(NamedTuple):
@@ -172,7 +158,7 @@ class _Worker:
             except Exception as error:
                 return _failed(error)
         said = [(str(w.message), w.category, w.filename, w.lineno) for w in caught]
-        parts = [_columns(results, order.task) for results in shown.results]
+        parts = [columns(results, order.task) for results in shown.results]
         return Reply(parts, shown.seconds_env, shown.seconds_forward, shown.drew_globals, said)
 
     def _prepare(self, order: Order) -> None:
@@ -192,31 +178,34 @@ class _Worker:
             self.entries = self._make_entries()
 
     def _play(self, order: Order) -> Shown:
-        task = order.task
-        jobs = task.jobs()
-        everything = list(range(len(jobs)))
-        left = [everything] * len(self.entries) if order.only is None else order.only
-        queues = [[jobs[i] for i in numbers] for numbers in left]
+        task, plan = order.task, self.plan
+        queues = [task.queue(entry) for entry in range(len(self.entries))]
+        if order.only is not None:
+            jobs = task.jobs()
+            queues = [[jobs[i] for i in numbers] for numbers in order.only]
         stage = Stage(self.entries, self.actor[1])
-        seed = task.global_seed(self.plan.number)
+        seed = task.global_seed(plan.number)
         self.seats[:] = -1
         forward = self.forwards[order.key]
         # Few jobs are shared out: one worker does not take them all.
-        at_once = [-(-len(queue) // self.plan.count) for queue in queues]
+        ranks = 1 if task.share is None else task.share.size
+        at_once = [-(-len(queue) // (ranks * plan.count)) for queue in queues]
         return stage.play(
-            forward, task, lambda e: self._taker(e, queues[e]), seed, self.seats, at_once
+            forward, task, lambda e: self._taker(task, e, queues[e]), seed, self.seats, at_once
         )
 
-    def _taker(self, entry: int, jobs: list[Job]) -> TakeJob:
-        """Return what hands out jobs: from the common counter, or this worker's fixed share."""
+    def _taker(self, task: Task, entry: int, jobs: list[Job]) -> TakeJob:
+        """Return what hands out jobs: from a common counter, or this worker's fixed share."""
         self.entry[0] = entry
-        if not self.sources[entry].adapter.seeds_slots:
+        seeds_slots = self.sources[entry].adapter.seeds_slots
+        if task.share is not None:
+            who = {"worker": self.plan.number, "workers": self.plan.count}
+            return self._while_parent_lives(task.taker(entry, seeds_slots=seeds_slots, **who))
+        if not seeds_slots:
             return JobQueue(jobs[self.plan.number :: self.plan.count]).take
         counters, file = self.counters, self.control.descriptor
 
         def take() -> Job | None:
-            if os.getppid() != self.parent:
-                os._exit(1)
             # The system frees this lock when a process dies, whatever it was doing.
             fcntl.lockf(file, fcntl.LOCK_EX)
             number = int(counters[entry])
@@ -224,7 +213,17 @@ class _Worker:
             fcntl.lockf(file, fcntl.LOCK_UN)
             return jobs[number] if number < len(jobs) else None
 
-        return take
+        return self._while_parent_lives(take)
+
+    def _while_parent_lives(self, take: TakeJob) -> TakeJob:
+        """Return what ends this process where it would work for nobody."""
+
+        def take_or_end() -> Job | None:
+            if os.getppid() != self.parent:
+                os._exit(1)
+            return take()
+
+        return take_or_end
 
 
 def _send(channel: Connection, reply: Reply | None) -> None:
@@ -251,30 +250,3 @@ def _failed(error: Exception) -> Reply:
         if note not in getattr(carried, "__notes__", []):
             carried.add_note(note)
     return Reply([], 0.0, 0.0, False, [], carried, where)
-
-
-def _columns(results: list[JobResult], task: Task) -> Part:
-    known = [result.moments for result in results if result.moments is not None]
-    moments = [torch.stack([moment.mean, moment.squares]) for moment in known]
-    return Part(
-        np.array([task.number_of(r.job) for r in results], dtype=np.int64),
-        np.array([r.episode_return for r in results]),
-        np.array([r.length for r in results], dtype=np.int64),
-        [r.end for r in results],
-        [moment.count for moment in known],
-        torch.stack(moments).numpy() if moments else None,
-    )
-
-
-def rows(part: Part, jobs: list[Job]) -> dict[int, JobResult]:
-    """Return the results of a part by the numbers of their jobs."""
-    found: dict[int, JobResult] = {}
-    for i, number in enumerate(part.numbers.tolist()):
-        moments = None
-        length = int(part.lengths[i])
-        if part.moments is not None:
-            mean, squares = torch.from_numpy(part.moments[i]).unbind()
-            moments = Moments(part.counts[i], mean, squares)
-        total = float(part.returns[i])
-        found[number] = JobResult(jobs[number], total, length, part.ends[i], moments)
-    return found

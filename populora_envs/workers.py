@@ -13,22 +13,21 @@ import cloudpickle
 
 from populora_envs import processes
 from populora_envs.adapter import noted
+from populora_envs.parts import Score
 from populora_envs.processes import Forked, Spawned, describe_exit
 from populora_envs.shared import Block, Packed
 from populora_envs.sources import must_fork
 from populora_envs.stage import Shown
-from populora_envs.worker import Order, Plan, Reply, rows, serve
+from populora_envs.worker import Order, Plan, Reply, serve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from populora_envs.jobs import Job
     from populora_envs.policy import Actor
     from populora_envs.processes import Worker
     from populora_envs.rollout import Forward
     from populora_envs.sources import Source
     from populora_envs.stage import Task
-    from populora_envs.teams import JobResult
 
 POLICIES_KEPT = 8
 """Most policies of different structure whose memory workers keep."""
@@ -108,23 +107,35 @@ class Workers:
         with noted("the action function cannot be sent to workers"):
             acting = cloudpickle.dumps(actor)
         order = Order(task, None, slots, acting, sent.key, None, packed.places, dropped)
-        score = _Score(task.jobs(), len(self._sources))
+        score = Score(task.jobs(), len(self._sources))
+        replies: list[Reply] = []
         while True:
             self._counters[:] = 0
-            died = self._round(order, packed, sent, score)
+            told, died = self._round(order, packed, sent)
+            replies += told
+            for reply in told:
+                score.add(reply.parts)
             left = score.left()
-            if not any(left):
-                return score.shown()
+            # What a rank has not played, others have, or all of them will play again.
+            if task.share is not None or not any(left):
+                self._bury(died)
+                return _shown(score, replies)
             if order.only == left:
                 raise self._failure(died, "a second time, with nothing played in between")
-            for number, worker in died.items():
-                processes.kill_all([worker])
-                del self._workers[number]
+            self._bury(died)
             self._start()
             order = order._replace(only=left, forget=[])
 
-    def _round(self, order: Order, packed: Packed, sent: _Sent, score: _Score) -> dict[int, Worker]:
-        """Send an order to everyone, add up what comes back; return who died."""
+    def _bury(self, died: dict[int, Worker]) -> None:
+        for number, worker in died.items():
+            processes.kill_all([worker])
+            del self._workers[number]
+
+    def _round(
+        self, order: Order, packed: Packed, sent: _Sent
+    ) -> tuple[list[Reply], dict[int, Worker]]:
+        """Send an order to everyone; return what comes back, and who died."""
+        replies: list[Reply] = []
         died: dict[int, Worker] = {}
         waiting: dict[Any, int] = {}
         for number, worker in self._workers.items():
@@ -141,9 +152,9 @@ class Workers:
                     died[number] = self._workers[number]
                 else:
                     self._warn(reply)
-                    score.add(reply)
+                    replies.append(reply)
             self._check_can_go_on(died)
-        return died
+        return replies, died
 
     def _send_order(self, worker: Worker, order: Order, packed: Packed, sent: _Sent) -> bool:
         """Return whether the worker lives to read it."""
@@ -275,28 +286,10 @@ def _end(workers: dict[int, Worker], owner: int) -> None:
     processes.end_all(ending)
 
 
-class _Score:
-    """What has come back of an evaluation so far."""
-
-    def __init__(self, jobs: list[Job], num_entries: int) -> None:
-        self._jobs = jobs
-        self._found: list[dict[int, JobResult]] = [{} for _ in range(num_entries)]
-        self._seconds_env = self._seconds_forward = 0.0
-        self._drew_globals = False
-
-    def add(self, reply: Reply) -> None:
-        """Take over what a worker has played."""
-        self._seconds_env += reply.seconds_env
-        self._seconds_forward += reply.seconds_forward
-        self._drew_globals |= reply.drew_globals
-        for entry, part in zip(self._found, reply.parts, strict=True):
-            entry.update(rows(part, self._jobs))
-
-    def left(self) -> list[list[int]]:
-        """Return the numbers of the jobs of each entry that nobody has played."""
-        return [[i for i in range(len(self._jobs)) if i not in entry] for entry in self._found]
-
-    def shown(self) -> Shown:
-        """Return everything."""
-        results = [list(entry.values()) for entry in self._found]
-        return Shown(results, self._seconds_env, self._seconds_forward, self._drew_globals)
+def _shown(score: Score, replies: Sequence[Reply]) -> Shown:
+    return Shown(
+        score.results(),
+        sum(reply.seconds_env for reply in replies),
+        sum(reply.seconds_forward for reply in replies),
+        any(reply.drew_globals for reply in replies),
+    )

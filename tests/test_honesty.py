@@ -11,7 +11,7 @@ from tests.tiny import Aim, Lottery, Record, linear
 RUNS = {
     "es": ("CartPole-v1", {"search": "es", "max_env_steps": 12_000}),
     "ga": ("CartPole-v1", {"search": "ga", "max_env_steps": 12_000}),
-    "acrobot": ("Acrobot-v1", {"search": "es", "pop_size": 8, "max_env_steps": 14_000}),
+    "acrobot": ("Acrobot-v1", {"target_fitness": -100, "max_env_steps": 100_000}),
 }
 
 

@@ -37,6 +37,7 @@ class Search(ABC):
 
     def __init__(self, population: Population) -> None:
         self.population = population
+        population.sync_()
         self._asked = self._told = False
         self._told_last = torch.full((population.pop_size,), -torch.inf, device="cpu")
 
