@@ -20,6 +20,7 @@ GYMNASIUM = "populora_adapters.gymnasium:adapt"
 DUCK = "populora_adapters.duck:adapt"
 
 _builtin: dict[str, str] = {
+    "ale_py": "populora_adapters.atari:adapt",
     "brax": "populora_adapters.brax:adapt",
     "dm_control": "populora_adapters.dm_env:adapt",
     "dm_env": "populora_adapters.dm_env:adapt",
