@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from populora_envs.adapter import Adapter, Autoreset, Transition, blame, blamed, close_all
-from populora_envs.spaces import Stack, at, check_same, leaves, rebuild, to_numpy
+from populora_envs.spaces import Stack, at, check_same, is_text, leaves, rebuild, to_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ class Mixed:
         self.time_limit = None if None in limits else max(limit for limit in limits if limit)
         self._stack = Stack(self.observation_space, self.num_slots)
         observed = leaves(self.observation_space)
-        self._paths = [leaf.path for leaf in observed if type(leaf.space).__name__ != "Text"]
+        self._paths = [leaf.path for leaf in observed if not is_text(leaf.space)]
         self._factors = leaves(self.action_space)
 
     def _check(self, part: _Part, envs: Sequence[Any], targets: Sequence[str]) -> None:

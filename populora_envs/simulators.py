@@ -28,6 +28,7 @@ _builtin: dict[str, str] = {
     "gymnax": "populora_adapters.gymnax:adapt",
     "isaaclab": "populora_adapters.isaaclab:adapt",
     "mani_skill": "populora_adapters.maniskill:adapt",
+    "minigrid": "populora_adapters.minigrid:adapt",
     "pettingzoo": "populora_adapters.pettingzoo:adapt",
     "pufferlib": "populora_adapters.pufferlib:adapt",
     "pybullet_envs_gymnasium": "populora_adapters.pybullet:adapt",
@@ -80,17 +81,20 @@ def load(target: str) -> Any:
 def _layers(env: Any) -> Iterator[Any]:
     """Yield the environment from its outermost wrapper down to the innermost.
 
-    Only wrappers have layers: what an environment keeps inside to do its work is its own affair.
+    Only wrappers have layers, and vector environments that keep theirs in a list: what an environment
+    keeps inside to do its work is its own affair.
     """
     seen: set[int] = set()
     while env is not None and id(env) not in seen:
         seen.add(id(env))
         yield env
+        inside = getattr(env, "__dict__", {})
         unwrapped = getattr(env, "unwrapped", None)
         if unwrapped is env or unwrapped is None:
-            return
-        inner = getattr(env, "__dict__", {}).get("env")
-        env = unwrapped if inner is None else inner
+            members = inside.get("envs") if isinstance(inside.get("num_envs"), int) else None
+            env = members[0] if isinstance(members, list) and members else None
+        else:
+            env = inside.get("env", unwrapped)
 
 
 def _root_modules(env: Any) -> Iterator[str]:

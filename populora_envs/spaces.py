@@ -63,6 +63,11 @@ def _holds(values: Mapping[Path, Any], prefix: Path) -> bool:
     return any(path[: len(prefix)] == prefix for path in values)
 
 
+def is_text(space: spaces.Space[Any]) -> bool:
+    """Return whether a space holds text, gymnasium's or another package's."""
+    return isinstance(space, spaces.Text) or space.dtype == np.dtype(str)
+
+
 def is_image(space: spaces.Space[Any]) -> bool:
     """Return whether a space is a uint8 picture or a stack of such."""
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) >= 2
@@ -140,9 +145,7 @@ class Stack:
     """
 
     def __init__(self, space: spaces.Space[Any], count: int) -> None:
-        self._rows = [
-            _Row(leaf, count) for leaf in leaves(space) if not isinstance(leaf.space, spaces.Text)
-        ]
+        self._rows = [_Row(leaf, count) for leaf in leaves(space) if not is_text(leaf.space)]
         self.value: Any = rebuild(space, {row.path: row.values for row in self._rows})
         """Nested arrays `[N, *shape]`, the same ones after every `write`."""
         single = len(self._rows) == 1 and not self._rows[0].path
@@ -228,8 +231,8 @@ class Encoder:
     def __init__(self, space: spaces.Space[Any], *, flatten: bool = True) -> None:
         self.space = space
         everything = leaves(space)
-        self.dropped = [leaf.path for leaf in everything if isinstance(leaf.space, spaces.Text)]
-        self._leaves = [leaf for leaf in everything if not isinstance(leaf.space, spaces.Text)]
+        self.dropped = [leaf.path for leaf in everything if is_text(leaf.space)]
+        self._leaves = [leaf for leaf in everything if not is_text(leaf.space)]
         for leaf in self._leaves:
             _check_supported(leaf)
         if not self._leaves:

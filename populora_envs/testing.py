@@ -13,7 +13,7 @@ from gymnasium import Space
 from populora_envs import simulators
 from populora_envs.adapter import Adapter, Autoreset, Transition, close_all
 from populora_envs.sources import as_factory, is_single
-from populora_envs.spaces import Encoder, Leaf, Stack, at, leaves, to_numpy
+from populora_envs.spaces import Encoder, Stack, at, is_text, leaves, to_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -158,7 +158,9 @@ class _Driver:
         self.count = adapter.num_slots
         self.encoder = Encoder(adapter.observation_space)
         self.steps: list[_Moment] = []
-        self._numbers = [leaf for leaf in leaves(adapter.observation_space) if not _is_text(leaf)]
+        self._numbers = [
+            leaf for leaf in leaves(adapter.observation_space) if not is_text(leaf.space)
+        ]
         self._buffer = self.encoder.allocate(self.count)
         self._episodes = np.zeros(self.count, dtype=np.int64)
 
@@ -204,10 +206,6 @@ class _Driver:
             message = f"the adapter breaks its contract: {method} gives [N, *obs]: {error}"
             raise ValueError(message) from error
         return self._buffer[0].copy()
-
-
-def _is_text(leaf: Leaf) -> bool:
-    return type(leaf.space).__name__ == "Text"
 
 
 def _check_array(values: Any, what: str, count: int, dtype: type[np.generic]) -> None:

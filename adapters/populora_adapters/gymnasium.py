@@ -70,6 +70,11 @@ def make(env_id: str) -> Any:
         raise ValueError(message) from error
 
 
+def members(envs: list[Any]) -> list[Any]:
+    """Return single environments: those given, or the ones in a `SyncVectorEnv`."""
+    return [member for env in envs for member in getattr(env.unwrapped, "envs", [env])]
+
+
 def multiply(env: Any, num_envs: int) -> list[Any]:
     """Return `env` and rebuilt ones, `num_envs` in all, each from its spec and with its wrappers.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from populora_adapters.clients import check_clients
 from populora_envs.adapter import Autoreset, Transition, blame, close_all, reward_number
 from populora_envs.slot_actions import make_splitter
 from populora_envs.spaces import Stack, check_same
@@ -31,7 +32,7 @@ class SingleEnvs:
         time_limit: most steps of an episode, None where they tell none.
 
     Raises:
-        ValueError: where their spaces differ.
+        ValueError: where their spaces differ, or two share one PyBullet client.
     """
 
     autoreset = Autoreset.CALLER
@@ -44,6 +45,7 @@ class SingleEnvs:
         seeds_slots: bool,
         time_limit: int | None,
     ) -> None:
+        check_clients(envs)
         self.num_slots = len(envs)
         self.observation_space, self.action_space = spaces[0]
         for slot, (observation_space, action_space) in enumerate(spaces):

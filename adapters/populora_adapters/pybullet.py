@@ -1,0 +1,37 @@
+"""PyBullet: the environments of pybullet-envs-gymnasium; each has a physics client of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from populora_adapters.gymnasium import adapt as adapt_gymnasium
+from populora_adapters.gymnasium import make as make_gymnasium
+from populora_adapters.gymnasium import members, multiply
+
+if TYPE_CHECKING:
+    from populora_envs.adapter import Adapter
+
+__all__ = ["adapt", "make", "multiply"]
+
+
+def adapt(envs: list[Any]) -> Adapter:
+    """Return gymnasium's adapter over environments that have built their world.
+
+    The first reset of the walking robots builds it and later ones restore it, and an episode in a
+    world just built goes a little otherwise than all later ones. Here no episode is played in one.
+    """
+    adapter = adapt_gymnasium(envs)
+    for env in members(envs):
+        if getattr(env.unwrapped, "stateId", 0) < 0:
+            env.reset(seed=0)
+    return adapter
+
+
+def make(env_id: str) -> Any:
+    """Make ``"pybullet/HopperBulletEnv-v0"``; ImportError where the package is not installed."""
+    try:
+        import pybullet_envs_gymnasium  # noqa: F401 - registers its ids
+    except ImportError as error:
+        error.add_note('to get PyBullet: pip install "populora-envs[pybullet]"')
+        raise
+    return make_gymnasium(env_id.removeprefix("pybullet/"))
