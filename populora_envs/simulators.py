@@ -43,6 +43,7 @@ _ids: dict[str, str] = {
     "dm_control/": "populora_adapters.dm_env",
     "envpool/": "populora_adapters.envpool",
     "gymnax/": "populora_adapters.gymnax",
+    "isaaclab/": "populora_adapters.isaaclab",
     "maniskill/": "populora_adapters.maniskill",
     "pettingzoo/": "populora_adapters.pettingzoo",
     "pufferlib/": "populora_adapters.pufferlib",

@@ -261,8 +261,16 @@ def _batch_maker(envs: Any) -> Callable[[int], Any] | None:
 
 
 def is_single(env: Any) -> bool:
-    """Return whether an environment has one slot (a vector environment has `num_envs`)."""
-    return not isinstance(getattr(env, "num_envs", None), int)
+    """Return whether an environment has one slot; a batch has `num_envs`, itself or below its wrappers.
+
+    Isaac Lab's say that they are batches also where they have one.
+    """
+    if isinstance(getattr(env, "num_envs", None), int):
+        return False
+    inner = getattr(env, "unwrapped", None)
+    count = getattr(inner, "num_envs", None)
+    is_batch = getattr(inner, "is_vector_env", False) is True
+    return not is_batch and not (isinstance(count, int) and count > 1)
 
 
 def _among(thing: Any, others: list[Any]) -> bool:
