@@ -12,6 +12,7 @@ from populora_envs.operators import (
 )
 from populora_envs.policy import Policy
 from populora_envs.population import Population
+from populora_envs.ranks import broadcast, sync
 from populora_envs.report import History
 from populora_envs.rescale import rescale_from_range_to_range
 from populora_envs.search import Search, make_search, register_search
@@ -25,6 +26,7 @@ __all__ = [
     "PolicyScore",
     "Population",
     "Search",
+    "broadcast",
     "evolve_with_env",
     "interact_with_env",
     "is_main_rank",
@@ -38,4 +40,5 @@ __all__ = [
     "register_search",
     "register_selection",
     "rescale_from_range_to_range",
+    "sync",
 ]
