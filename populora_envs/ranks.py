@@ -12,20 +12,17 @@ import os
 import socket
 import traceback
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
 
 from populora_envs import distributed
+from populora_envs.meeting import PATIENCE, Counter, Meeting, meet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
-
-PATIENCE = timedelta(hours=2)
-"""How long a rank waits for the others. One that has died is noticed at once."""
 
 
 class RankFailedError(RuntimeError):
@@ -37,36 +34,6 @@ class _RemoteError(Exception):
 
     def __init__(self, text: str) -> None:
         super().__init__(f'\n"""\n{text}"""')
-
-
-class Counter(NamedTuple):
-    """Whole numbers that are given out once, in order, to whoever asks from any process.
-
-    Attributes:
-        host: where rank 0 keeps them.
-        port: of it.
-        key: of this one.
-    """
-
-    host: str
-    port: int
-    key: str
-
-    def next(self, name: str) -> int:
-        """Return the next number under `name`, from 0 on."""
-        address = (self.host, self.port, os.getpid())
-        if address not in _stores:
-            _stores.clear()  # those of the process that this one is a copy of
-            _stores[address] = _store(self.host, self.port, is_server=False)
-        return int(_stores[address].add(f"{self.key}/{name}", 1)) - 1
-
-
-_stores: dict[tuple[str, int, int], Any] = {}
-
-
-def _store(host: str, port: int, *, is_server: bool) -> Any:
-    make: Any = dist.TCPStore  # type: ignore[attr-defined] # public, but not exported by name
-    return make(host, port, None, is_server, PATIENCE, wait_for_workers=False)
 
 
 class _Told(NamedTuple):
@@ -81,34 +48,34 @@ class Ranks:
     """All processes of the job. Every method but `leave` is called by all of them, in the same order.
 
     Args:
-        is_own: whether the process group is ours to destroy.
+        meeting: where the process group was made, None where the caller has made it.
 
     Attributes:
         rank: number of this process.
         size: how many there are.
     """
 
-    def __init__(self, *, is_own: bool) -> None:
+    def __init__(self, meeting: Meeting | None) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         # A reference to the group would let it outlive torch's own, and abort the process at its end.
         self._world = id(dist.group.WORLD)
-        self._is_own, self._counters = is_own, 0
+        self._is_own, self._counters = meeting is not None, 0
         is_gloo = dist.get_backend() == "gloo"
         self._group = None if is_gloo else dist.new_group(backend="gloo", timeout=PATIENCE)
-        self._store: Any = None
-        self._address = self._agree_on_address()
+        self._meeting = self._arrange() if meeting is None else meeting
 
-    def _agree_on_address(self) -> tuple[str, int]:
-        """Open the store of the counters on rank 0 and return where it is."""
+    def _arrange(self) -> Meeting:
+        """Open the store of the counters on rank 0, where all find it."""
         hosts = self.together(socket.gethostname)
         here = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
-        host = os.environ.get("MASTER_ADDR", here)
+        own: list[Meeting] = []
 
         def serve() -> tuple[str, int]:
-            self._store = _store(host, 0, is_server=True)
-            return host, int(self._store.port)
+            own.append(Meeting.begun(os.environ.get("MASTER_ADDR", here)))
+            return own[0].address
 
-        return self.on_main(serve)
+        host, port = self.on_main(serve)
+        return own[0] if own else Meeting.joined(host, port)
 
     @property
     def is_main(self) -> bool:
@@ -165,14 +132,14 @@ class Ranks:
     def counter(self) -> Counter:
         """Return a new counter, the same one on every rank."""
         self._counters += 1
-        return Counter(*self._address, f"populora/{self._counters}")
+        return Counter(*self._meeting.address, f"populora/{self._counters}")
 
     def leave(self) -> None:
         """End what was opened here, so that a rank that waits for this one fails at once."""
-        _stores.clear()
-        self._store = self._group = None
+        self._group = None
         if self._is_own and self.is_open():
             dist.destroy_process_group()
+        self._meeting.close()
 
     def is_open(self) -> bool:
         """Whether the process group is the one that this was made with."""
@@ -221,12 +188,17 @@ def ranks() -> Ranks | None:
     if _ranks is not None and _ranks.is_open():
         return _ranks
     _ranks = None
-    if not is_open:
-        if distributed.world_size() == 1:
-            return None
-        dist.init_process_group("gloo", timeout=PATIENCE)
-    if dist.get_world_size() > 1:
-        _ranks = Ranks(is_own=not is_open)
-        if not is_open:
-            atexit.register(_ranks.leave)
+    if is_open:
+        _ranks = Ranks(None) if dist.get_world_size() > 1 else None
+    elif distributed.world_size() > 1:
+        meeting = meet()
+        dist.init_process_group(
+            "gloo",
+            store=meeting.store,
+            rank=distributed.rank(),
+            world_size=distributed.world_size(),
+            timeout=PATIENCE,
+        )
+        _ranks = Ranks(meeting)
+        atexit.register(_ranks.leave)
     return _ranks

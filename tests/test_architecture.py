@@ -37,6 +37,7 @@ FLOORS = (
     {"calls"},
     {"lockstep"},
     {"ranks"},
+    {"meeting"},
     {
         "action_arrays",
         "batching",

@@ -184,6 +184,92 @@ def checkpointed():
     return evolved("CartPole-v1", num_generations=most, checkpoint_dir="run", resume=True)
 
 
+class Trouble(gymnasium.Wrapper):
+    """Calls a function at its hundredth step on rank 1."""
+
+    def __init__(self, function):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.function, self.steps = function, 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 100 and rank() == 1:
+            self.function()
+        return super().step(action)
+
+
+def raise_it():
+    message = "the simulator broke"
+    raise ArithmeticError(message)
+
+
+def broken_simulator():
+    return evolved(lambda: Trouble(raise_it), num_envs=2)
+
+
+def killed_rank():
+    return evolved(lambda: Trouble(lambda: os.kill(os.getpid(), 9)), num_envs=2)
+
+
+def killed_worker():
+    """A worker of rank 1 dies once; its episodes are played again."""
+    mark = Path("killed")
+
+    def die():
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), 9)
+
+    return evolved([Trouble(die) for _ in range(4)], num_workers=2)
+
+
+def failing_callback():
+    def fail(population, entry):
+        if rank() == 1:
+            message = "a callback of rank 1"
+            raise LookupError(message)
+
+    return evolved("CartPole-v1", on_generation=fail)
+
+
+def drifting():
+    """One rank changes its individuals on its own."""
+
+    def change(population, entry):
+        if rank() == 1:
+            next(iter(population.individuals.values())).up.add_(0.1)
+
+    return evolved("CartPole-v1", search="ga", on_generation=change)
+
+
+def different_settings():
+    return evolved("CartPole-v1", pop_size=6 + rank())
+
+
+def different_budgets():
+    return evolved("CartPole-v1", num_generations=3 + rank())
+
+
+def folder_with_a_run():
+    """Rank 0 alone sees that the folder holds a run, and all stop."""
+    evolved("CartPole-v1", checkpoint_dir="taken", num_generations=1)
+    return evolved("CartPole-v1", checkpoint_dir="taken", num_generations=1)
+
+
+def restarted():
+    """Each rank may die at a random moment, and is started again by torchrun."""
+    import random
+    import threading
+
+    start = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    if start < int(os.environ["DEATHS"]) and rank() == start % 2:
+        after = random.Random(f"{os.environ['MOMENT']} {start}").uniform(0.0, 1.0)
+        threading.Timer(after, lambda: os.kill(os.getpid(), 9)).start()
+    return evolved(
+        "CartPole-v1", num_generations=12, checkpoint_dir="run", resume=True, horizon=100
+    )
+
+
 def main(names):
     results = {name: globals()[name]() for name in names}
     Path(f"told.{rank()}.json").write_text(json.dumps(results))
