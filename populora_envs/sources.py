@@ -263,13 +263,13 @@ def _batch_maker(envs: Any) -> Callable[[int], Any] | None:
 def is_single(env: Any) -> bool:
     """Return whether an environment has one slot; a batch has `num_envs`, itself or below its wrappers.
 
-    Isaac Lab's say that they are batches also where they have one.
+    Isaac Lab's say that they are batches also where they have one, PufferLib's name a `driver_env`.
     """
     if isinstance(getattr(env, "num_envs", None), int):
         return False
     inner = getattr(env, "unwrapped", None)
     count = getattr(inner, "num_envs", None)
-    is_batch = getattr(inner, "is_vector_env", False) is True
+    is_batch = getattr(inner, "is_vector_env", False) is True or hasattr(env, "driver_env")
     return not is_batch and not (isinstance(count, int) and count > 1)
 
 
