@@ -7,7 +7,12 @@ that collide, masses, joints, controllers, rewards and ends are the real ones.
 
 from __future__ import annotations
 
+import importlib
+import sys
+import warnings
 from typing import Any
+
+import gymnasium
 
 
 class PlainMaterial:
@@ -40,12 +45,20 @@ def _nothing_to_see(builder: Any, *arguments: Any, **settings: Any) -> Any:
 
 def replacements() -> list[tuple[Any, str, Any]]:
     """Return what is put in place of what: an object, the name of an attribute, its stand-in."""
-    import sapien.render
-    from sapien.wrapper import urdf_loader
+    with warnings.catch_warnings():
+        # sapien says that it looks for Vulkan's library.
+        warnings.simplefilter("ignore")
+        importlib.import_module("mani_skill.envs")
+    from sapien.pysapien.render import RenderMaterial, RenderTexture2D
     from sapien.wrapper.actor_builder import ActorBuilder
 
-    stand_ins = {"RenderMaterial": PlainMaterial, "RenderTexture2D": PlainTexture}
-    found = [(place, n, s) for place in (sapien.render, urdf_loader) for n, s in stand_ins.items()]
+    stand_ins = {RenderMaterial: PlainMaterial, RenderTexture2D: PlainTexture}
+    found = [
+        (module, real.__name__, stand_in)
+        for name, module in list(sys.modules.items())
+        for real, stand_in in stand_ins.items()
+        if name.startswith(("sapien.", "mani_skill.")) and vars(module).get(real.__name__) is real
+    ]
     looks = [name for name in dir(ActorBuilder) if name.startswith("add_") and "visual" in name]
     return found + [(ActorBuilder, name, _nothing_to_see) for name in looks]
 
@@ -54,3 +67,9 @@ def install() -> None:
     """Leave out all looks in this process from now on."""
     for place, name, stand_in in replacements():
         setattr(place, name, stand_in)
+
+
+def make_without_pictures(name: str, **settings: Any) -> Any:
+    """Make an environment on the CPU as the adapter's `make` does, after `install`."""
+    standard = {"obs_mode": "state", "sim_backend": "cpu", "render_backend": "none", "num_envs": 1}
+    return gymnasium.make(name, **{**standard, **settings})
