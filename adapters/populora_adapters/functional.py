@@ -130,7 +130,8 @@ def dtype_of_observations(begin: Any) -> Any:
 
 def _keys(seeds: Sequence[int]) -> np.ndarray:
     """Return what `jax.random.PRNGKey` makes of each seed when it may have 64 bits, uint32 `[N, 2]`."""
-    return np.array([[seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF] for seed in seeds], np.uint32)
+    words = np.asarray(seeds, dtype=np.uint64)
+    return np.stack([words >> 32, words & 0xFFFFFFFF], axis=1).astype(np.uint32)
 
 
 def _chosen(mask: Any, new: Any, old: Any) -> Any:

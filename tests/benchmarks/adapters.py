@@ -106,6 +106,7 @@ def batch(env_id: str, count: int) -> list[Any]:
 
 
 def vector(env_id: str, count: int) -> list[Any]:
+    simulators.make(env_id).close()  # some packages register their ids then
     return [gymnasium.make_vec(env_id, num_envs=count, vectorization_mode="vector_entry_point")]
 
 
@@ -113,9 +114,11 @@ def serial(count: int) -> list[Any]:
     import pufferlib.emulation
     import pufferlib.vector
 
-    make = partial(pufferlib.emulation.GymnasiumPufferEnv, gymnasium.make, ["CartPole-v1"])
-    creator = lambda buf=None, seed=0: make(buf=buf, seed=seed)  # noqa: E731
-    return [pufferlib.vector.make(creator, num_envs=count, backend=pufferlib.vector.Serial, seed=0)]
+    def creator(buf: Any = None, seed: int = 0) -> Any:
+        make = partial(gymnasium.make, "CartPole-v1")
+        return pufferlib.emulation.GymnasiumPufferEnv(env_creator=make, buf=buf, seed=seed)
+
+    return [pufferlib.vector.make(creator, num_envs=count, backend=pufferlib.vector.Serial)]
 
 
 CASES = [

@@ -44,5 +44,6 @@ def make(env_id):
 def make_batch(env_id, num_envs):
     """Optional: ids that begin with "beam/" get a batch of as many as are of use."""
     if env_id != "beam/one":
-        raise ValueError(f"there is no {env_id}: near names: beam/one")
+        message = f"there is no {env_id}: near names: beam/one"
+        raise ValueError(message)
     return Beams(num_envs)
