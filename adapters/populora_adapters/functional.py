@@ -109,13 +109,10 @@ class FunctionalSlots:
     def step(self, actions: Any, slots: np.ndarray | None = None) -> Transition:
         """Step all slots."""
         del slots
-        self._plays, reward, terminated, truncated = self._advance(self._plays, actions)
-        return Transition(
-            _to_host(self._plays[3]),
-            np.asarray(reward, dtype=np.float64),
-            np.asarray(terminated, dtype=np.bool_),
-            np.asarray(truncated, dtype=np.bool_),
-        )
+        self._plays, numbers = self._advance(self._plays, actions)
+        reward, terminated, truncated = np.asarray(numbers).T  # of JAX one array at once
+        observation = _to_host(self._plays[3])
+        return Transition(observation, reward.astype(np.float64), terminated != 0, truncated != 0)
 
     def close(self) -> None:
         """Forget the states."""
@@ -147,7 +144,8 @@ def _advanced(world: World, play: Any, action: Any) -> Any:
     key, step, state, _ = play
     given = world.advance(jax.random.fold_in(key, step), state, action)
     play = (key, step + 1, given.state, given.observation)
-    return play, given.reward, given.terminated, given.truncated
+    numbers = (given.reward, given.terminated, given.truncated)
+    return play, jnp.stack([jnp.asarray(number, jnp.float32) for number in numbers])
 
 
 def _to_host(observation: Any) -> Any:

@@ -134,7 +134,7 @@ CASES = [
     ),
     Case("EnvPool CartPole 64", partial(batch, "envpool/CartPole-v1", 64), play_batch, 0.9, 3000),
     Case("EnvPool HalfCheetah 64", partial(batch, "envpool/HalfCheetah-v5", 64), play_batch, 0.9),
-    Case("AtariVectorEnv Pong 4", partial(vector, "ALE/Pong-v5", 4), play_batch, 0.9, 100),
+    Case("AtariVectorEnv Pong 4", partial(vector, "ALE/Pong-v5", 4), play_batch, 0.9, 1000),
     Case(
         "PufferLib native cartpole 64",
         partial(batch, "pufferlib/cartpole", 64),
