@@ -12,6 +12,7 @@ from torch import Tensor
 from populora_envs import files
 from populora_envs.low_rank import relative_error, truncated
 from populora_envs.normalizer import Normalizer, statistics
+from populora_envs.peft_files import load_folder, save_folder
 from populora_envs.settings import at_least
 
 if TYPE_CHECKING:
@@ -114,25 +115,42 @@ class Individuals:
         return {n: _factors(c, rank) for n, c in self.individual_change(individual).items()}
 
     def save_individual(
-        self, path: str | Path, individual: int | Tensor, low_rank: int | None = None
+        self,
+        path: str | Path,
+        individual: int | Tensor,
+        low_rank: int | None = None,
+        format: str = "populora",
     ) -> float:
         """Write one individual to a file that `load_individual` and torch.load can read.
 
         Args:
-            path: the file.
+            path: the file; a folder for ``format="peft"``.
             individual: its index.
             low_rank: write factors of this rank, by truncated SVD; None writes the individual as it
                 is. Where a search has moved the base, that is the dense change against the weights
                 that the user gave.
+            format: ``"peft"`` writes what `peft.PeftModel.from_pretrained` loads: factors of rank
+                `low_rank`, the population's where None. PEFT has no place for observation statistics.
 
         Returns:
             The relative error of the change (Frobenius norm), 0 where nothing is truncated.
+
+        Raises:
+            ValueError: for another format, and for an individual that PEFT cannot hold.
         """
+        if format not in {"populora", "peft"}:
+            message = f"format must be 'populora' or 'peft', not {format!r}"
+            raise ValueError(message)
+        if format == "peft" and self._moved is not None:
+            low_rank = low_rank or self.low_rank
         weights, error = self.individual_content(individual, low_rank), 0.0
         if low_rank is not None:
             exact = self.individual_change(individual)
             pairs = [(exact[name]["weight"], _product(w)) for name, w in weights.items()]
             error = relative_error(*map(list, zip(*pairs, strict=True)))
+        if format == "peft":
+            save_folder(Path(path), {self._own_path(name): w for name, w in weights.items()})
+            return error
         content: dict[str, Any] = {
             "kind": "individual",
             "low_rank": self.low_rank if low_rank is None else low_rank,
@@ -146,17 +164,30 @@ class Individuals:
     def load_individual(self, path: str | Path, individual: int = 0) -> None:
         """Overwrite one individual with one that was saved; ValueError where it does not fit.
 
-        A dense change that exceeds this population's rank is truncated, and a warning states the error.
+        A folder is one of PEFT's. A dense change that exceeds this population's rank is truncated, and a warning states the error.
         A normaliser that has seen nothing takes over the statistics in the file; one that has seen
         something else keeps its own, and a warning says so.
         """
-        content = files.load_kind(Path(path), "individual")
+        content = self._content_of(Path(path))
         weights = content["weights"]
         if self._moved is not None or any("weight" in w for w in weights.values()):
             weights = self._relative(weights)
         self.write_individual_(int(individual), weights)
         if self.normalizer is not None and content["normalizer"]:
             self.normalizer.adopt_(content["normalizer"])
+
+    def _content_of(self, path: Path) -> dict[str, Any]:
+        if not path.is_dir():
+            return files.load_kind(path, "individual")
+        known = {self._own_path(name): name for name in self.individuals}
+        weights = {known.get(name, name): parts for name, parts in load_folder(path).items()}
+        if any(parts["down"].shape[1] != self.low_rank for parts in weights.values()):
+            weights = {name: _change(parts) for name, parts in weights.items()}
+        return {"weights": weights, "normalizer": None}
+
+    def _own_path(self, name: str) -> str:
+        """Return the path of a layer in the model of the user, who has no normaliser around it."""
+        return name if self.normalizer is None else name.removeprefix("model.")
 
     def _relative(self, weights: State) -> State:
         """Return an individual of this rank, on the present base, from what a file says."""

@@ -57,6 +57,7 @@ FLOORS = (
         "jobs",
         "low_rank",
         "moved",
+        "peft_files",
         "processes",
         "rescale",
         "seating",
