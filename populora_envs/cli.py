@@ -24,6 +24,8 @@ class Evolve(EvolveSettings):
     """Id of the environment, such as CartPole-v1 or dm_control/cartpole-balance."""
     action: str | None = None
     """Action head: categorical, squashed_gaussian or beta; None means the deterministic action."""
+    init_from: str | None = None
+    """Where everyone begins: a run's folder, a saved individual, or a folder of PEFT's."""
     selection_type: OperatorChoice | None = None
     """Of ga, who survives: deterministic (the default) or probabilistic."""
     survive_frac: float | None = None

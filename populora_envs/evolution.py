@@ -14,9 +14,12 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from populora_envs import distributed
 from populora_envs.evolve import Plan, Run
 from populora_envs.interactor import EnvInteractor
 from populora_envs.judges import FunctionJudge, RolloutJudge
+from populora_envs.normalizer import Standardized
+from populora_envs.policy import plain_module
 from populora_envs.population import Population
 from populora_envs.ranks import together_or_not_at_all
 from populora_envs.search import GeneticAlgorithm, Search, check_search, chosen, make_search
@@ -44,6 +47,7 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
     lora_targets: Sequence[str] | str | None = None,
     action: Any = None,
     fitness: FitnessFunction | None = None,
+    init_from: str | os.PathLike[str] | nn.Module | None = None,
     adapt_bias: bool | None = None,
     search: str | Callable[..., Search] | None = None,
     num_generations: int | None = None,
@@ -80,6 +84,9 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         action: an action head, its name, a function of the output, or None; see
             `EnvInteractor.evaluate`.
         fitness: a function of the population that replaces the rollout.
+        init_from: where everyone begins: a run's folder or its best.pt, a file of `save_individual`, a
+            folder of PEFT's, or a trained module with the weights of `model`; see
+            `Population.start_from_`. Of several ranks rank 0 reads it.
         adapt_bias: evolve the biases of these layers too; None means yes with every search but
             ``"ga"``, and for a policy that is built here.
         search: ``"es"``, ``"ga"``, another registered name, a class or a function that makes a
@@ -133,10 +140,12 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         nullcontext() if envs is None else _interactor(envs, settings) as interactor,
     ):
         population, judge = _prepare(interactor, model, action, fitness, settings)
+        _start(population, init_from)
         searching = make_search(search, population, **choices)
         named = {"action": _name(action), "fitness": _name(fitness), "search": _name(searching)}
         described = {**_described(settings, interactor, choices), **named}
         described["standardize"] = population.normalizer is not None
+        described["init_from"] = None if init_from is None else _begin_name(init_from)
         plan = Plan(settings, described, partial(_machine, interactor), on_generation)
         champion, history = Run(searching, judge, plan).play()
         policy = champion if interactor is None else interactor.policy(champion, action)
@@ -216,6 +225,32 @@ def _prepare(
     generation = interactor.evaluation(*where, copies=copies)
     trials = interactor.evaluation(*where, sample=False, copies=copies)
     return population, RolloutJudge(generation, trials, settings.seed, settings.num_episodes)
+
+
+def _start(population: Population, init_from: Any) -> None:
+    """Let a population begin at a policy that exists."""
+    if init_from is None or not distributed.is_main_rank():
+        return
+    if not isinstance(init_from, torch.nn.Module):
+        population.start_from_(init_from)
+        return
+    trained = plain_module(init_from)
+    base = population.model
+    if isinstance(base, Standardized) and not isinstance(trained, Standardized):
+        base = base.model
+    shapes, here = (
+        {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+        for module in (trained, base)
+    )
+    if shapes != here:
+        message = f"init_from= holds {shapes} and the model has {here}: pass the same structure"
+        raise ValueError(message)
+    base.load_state_dict(trained.state_dict())
+
+
+def _begin_name(init_from: Any) -> str:
+    is_module = isinstance(init_from, torch.nn.Module)
+    return type(init_from).__qualname__ if is_module else str(init_from)
 
 
 def _described(

@@ -42,6 +42,10 @@ class Individuals:
     def _single(self, individual: int | Tensor) -> Tensor:
         raise NotImplementedError
 
+    def move_base_(self, step: Change) -> None:
+        """Add dense changes to the base; what `Population` does."""
+        raise NotImplementedError
+
     def _one(self, individual: int | Tensor) -> int:
         return int(self._single(individual)[0])
 
@@ -173,6 +177,36 @@ class Individuals:
         if self._moved is not None or any("weight" in w for w in weights.values()):
             weights = self._relative(weights)
         self.write_individual_(int(individual), weights)
+        if self.normalizer is not None and content["normalizer"]:
+            self.normalizer.adopt_(content["normalizer"])
+
+    def start_from_(self, path: str | Path) -> None:
+        """Let the base be a policy that was saved: everyone, and every search, begins there.
+
+        What is saved later counts from the weights that this population was made with all the same.
+
+        Args:
+            path: a file of `save_individual`, a run's folder (its best.pt) or best.pt itself, or a
+                folder of PEFT's. Nothing of it is lost to this population's rank.
+
+        Raises:
+            ValueError: where it does not fit.
+            FileNotFoundError: where there is none.
+        """
+        path = Path(path)
+        best = path / "best.pt"
+        content = self._content_of(best if best.exists() else path)
+        weights = content["weights"]
+        change = {n: dict(w) if "weight" in w else _change(w) for n, w in weights.items()}
+        self._check_names(change)
+        for name, parts in change.items():
+            bias = parts.get("bias")
+            if self.individuals[name].bias is None and bias is not None:
+                del parts["bias"]
+                if bool(bias.any()):
+                    message = f"the individual changes the bias of {name}, which has none here"
+                    raise ValueError(message)
+        self.move_base_(change)
         if self.normalizer is not None and content["normalizer"]:
             self.normalizer.adopt_(content["normalizer"])
 
