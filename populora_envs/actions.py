@@ -228,6 +228,7 @@ class Beta(ActionHead):
         temperature: float = 1.0,
     ) -> None:
         super().__init__(sample=sample, temperature=temperature)
+        self.beta_rescale_neg_one_one = beta_rescale_neg_one_one
         self._ends = (-1.0 if beta_rescale_neg_one_one else 0.0, 1.0)
         self.range = self._ends
 

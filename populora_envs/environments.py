@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from populora_envs.actor import Actor
 from populora_envs.adapter import close_all
 from populora_envs.evaluation import Evaluation
 from populora_envs.players import Players
-from populora_envs.policy import Actor
 from populora_envs.seeds import Purpose, job_seeds
 from populora_envs.settings import at_least
 from populora_envs.sources import open_sources

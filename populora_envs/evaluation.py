@@ -17,9 +17,9 @@ from populora_envs.stage import Task
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from populora_envs.actor import Actor
     from populora_envs.normalizer import Moments
     from populora_envs.players import Players
-    from populora_envs.policy import Actor
     from populora_envs.population import Population
     from populora_envs.rollout import Forward
     from populora_envs.stage import Shown

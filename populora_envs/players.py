@@ -19,7 +19,7 @@ from populora_envs.stage import Shown, Stage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from populora_envs.policy import Actor
+    from populora_envs.actor import Actor
     from populora_envs.rollout import Forward
     from populora_envs.sources import Source
     from populora_envs.spaces import Encoder

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import copy
-import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from populora_envs.action_arrays import all_rows
-from populora_envs.action_map import ActionMap
+from populora_envs import export, policy_files
 from populora_envs.actions import ActionHead, make_action
-from populora_envs.direct_head import DirectHead
+from populora_envs.actor import Actor
 from populora_envs.distributed import device_of
+from populora_envs.rescale import read_range
 from populora_envs.seeds import derive_seed, seeded_globals
 from populora_envs.slot_actions import slot_action
 from populora_envs.spaces import Encoder, Stack
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
+
+    import numpy as np
 
     from populora_envs.rescale import Range
 
@@ -30,172 +31,6 @@ if TYPE_CHECKING:
 
 HIDDEN = 32
 """Units in the hidden layer of a policy that is built here."""
-
-
-class Actor:
-    """From a policy's output to actions of the simulator.
-
-    Args:
-        action: an action head, its name, a function ``output -> action`` of the user (indices for
-            Discrete, numbers in `from_range` for Box), or None for the deterministic action of the
-            space: argmax for discrete factors, above 0 for MultiBinary, the output itself for Box.
-        space: the action space of one slot.
-        from_range: of the numbers for a Box; the head's own range wins.
-        to_range: of the actions for the simulator; None means the bounds of the space.
-
-    Attributes:
-        warned_of_globals: whether the user was told that rollouts draw from global generators.
-
-    Raises:
-        ValueError: for an unknown head, one that does not fit the space, or ranges that do not fit.
-        TypeError: for an `action` that is none of these.
-    """
-
-    def __init__(
-        self,
-        action: Any,
-        space: spaces.Space[Any],
-        from_range: Range | None,
-        to_range: Range | None,
-    ) -> None:
-        self._arguments = action, space, from_range, to_range
-        self.head = _head(action, space)
-        self.space = space
-        self.is_ours = isinstance(self.head, (ActionHead, DirectHead))
-        # Numbers that the user's model or function gives lie in from_range; only heads know better.
-        own_range = self.head.range if isinstance(self.head, ActionHead) else None
-        # A head reads a fixed number of numbers; a function of the user reads what it likes.
-        self._width = self.output_size() if isinstance(self.head, ActionHead) else None
-        self.warned_of_globals = False
-        self._map = ActionMap(space, own_range, from_range, to_range)
-        self._direct: Direct | None = None
-        if isinstance(self.head, DirectHead):
-            self._direct = _direct(space, self._map)
-
-    def __reduce__(self) -> tuple[type[Actor], tuple[Any, ...]]:
-        """Copies and pickles are made from the same arguments."""
-        return Actor, self._arguments
-
-    @property
-    def draws(self) -> bool:
-        """Whether actions are drawn unless asked otherwise."""
-        return isinstance(self.head, ActionHead) and self.head.sample
-
-    def output_size(self) -> int:
-        """Return how many numbers per observation the policy must give."""
-        head = self.head if self.is_ours else DirectHead(self.space)
-        return int(head.output_size(self.space))
-
-    def map(self, actions: Any, count: int) -> tuple[Any, np.ndarray]:
-        """Return what a head or function gave for `count` rows as actions of the simulator."""
-        return self._map.map(actions, count)
-
-    def act(self, output: Any, keys: Tensor | None, count: int) -> Acted:
-        """Return actions nested `[B, *act]` and which rows were finite, `[B]` bool.
-
-        Args:
-            output: of the policy, `[B, ...]`; an array stands for a tensor on the CPU.
-            keys: int64 `[B, parts]`, what the noise of each row depends on; None gives the
-                deterministic action.
-            count: B.
-        """
-        is_array = isinstance(output, np.ndarray)
-        numbers = output if is_array else _float_array(output)
-        if self._direct is not None and numbers is not None:
-            found = self._direct(numbers, count)
-            if found is not None:
-                return found
-        output = torch.from_numpy(output) if is_array else output
-        if not self.is_ours:
-            decided = self.head(output)
-        else:
-            self._check_width(output, count)
-            decided = self.head.mean(output) if keys is None else self.head(output, keys)
-        actions, finite = self.map(decided, count)
-        if not _is_finite(output, numbers):
-            finite = finite & output.reshape(count, -1).isfinite().all(dim=1).cpu().numpy()
-        return actions, finite
-
-    def _check_width(self, output: Any, count: int) -> None:
-        if self._width is None or not isinstance(output, Tensor):
-            return
-        given = output.numel() // count
-        if given != self._width:
-            message = (
-                f"the policy gives {given} numbers per observation, the head "
-                f"{type(self.head).__name__} wants {self._width} for {self.space} "
-                f"({self.head.reads}): change the width of its last layer"
-            )
-            raise ValueError(message)
-
-
-def _direct(space: spaces.Space[Any], action_map: ActionMap) -> Direct | None:
-    """Return what does the work of `DirectHead` and map on arrays, in a few calls, for most spaces.
-
-    It takes outputs `[B, size]` and B, and gives None where they are out of the ordinary.
-    """
-    if isinstance(space, spaces.Discrete):
-        return _LargestLogit(space)
-    if not isinstance(space, spaces.Box):
-        return None
-    shape, size = space.shape, math.prod(space.shape)
-
-    def numbers_themselves(numbers: np.ndarray, count: int) -> Acted | None:
-        if numbers.shape != (count, size):
-            return None
-        return action_map.map(numbers.reshape(count, *shape), count)
-
-    return numbers_themselves
-
-
-class _LargestLogit:
-    """For a Discrete space."""
-
-    def __init__(self, space: spaces.Discrete) -> None:
-        self.size, self.start = int(space.n), int(space.start)
-
-    def __call__(self, logits: np.ndarray, count: int) -> Acted | None:
-        """Return int64 actions `[B]` and which rows are finite; None where one is not."""
-        if logits.shape != (count, self.size) or not _has_finite_sum(logits):
-            return None
-        actions = logits.argmax(1)
-        if self.start:
-            actions += self.start
-        return actions, all_rows(count)
-
-
-def _float_array(output: Any) -> np.ndarray | None:
-    """Return a float32 tensor on the CPU as an array, None for anything else."""
-    if not isinstance(output, Tensor) or not output.is_cpu or output.dtype is not torch.float32:
-        return None
-    array: np.ndarray = (output.detach() if output.requires_grad else output).numpy()
-    return array
-
-
-@np.errstate(over="ignore")
-def _has_finite_sum(numbers: np.ndarray) -> bool:
-    """Return whether numbers are finite for sure; a sum of squares costs half of isfinite."""
-    flat = numbers.ravel()
-    return math.isfinite(np.dot(flat, flat))
-
-
-def _is_finite(output: Any, numbers: np.ndarray | None) -> bool:
-    """Return whether an output is finite for sure: an index says nothing of the logits behind it."""
-    if numbers is not None:
-        return _has_finite_sum(numbers)
-    return not isinstance(output, Tensor) or math.isfinite(output.detach().sum())
-
-
-def _head(action: Any, space: spaces.Space[Any]) -> Any:
-    if action is None:
-        return DirectHead(space)
-    if isinstance(action, str):
-        factors = action == "categorical" and isinstance(space, spaces.MultiDiscrete)
-        return make_action(space if factors else action)
-    if callable(action):
-        return action
-    message = f"action is a head, its name, a function of the output or None, not {action!r}"
-    raise TypeError(message)
 
 
 def build_model(encoder: Encoder, actor: Actor, seed: int) -> nn.Module:
@@ -270,6 +105,64 @@ class Policy(nn.Module):
         actions, _ = self.actor.act(output, None, 1 if size is None else size)
         return slot_action(self.actor.space, actions, 0) if size is None else actions
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the policy as one file of safetensors, spaces, head and ranges in its header.
+
+        Functions of yours are not in it: `load` takes them again.
+        """
+        described = {
+            "observation_space": policy_files.describe_space(self.encoder.space),
+            "action_space": policy_files.describe_space(self.actor.space),
+            "flatten": not self.encoder.nested,
+            "head": self.actor.described(),
+            "ranges": [None if r is None else _plain(r) for r in self.actor.ranges],
+        }
+        policy_files.write(path, self.model, described)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], model: nn.Module | None = None, action: Any = None
+    ) -> Policy:
+        """Return a policy that `save` wrote.
+
+        Args:
+            path: the file.
+            model: of the same structure, to take the weights; None where it was made of Linear and plain
+                layers, which the file describes.
+            action: the function that the policy had; not needed for heads.
+
+        Raises:
+            ValueError: where the file holds no policy, or wants a model or an action function.
+        """
+        weights, told = policy_files.read(path)
+        if model is None and told["model"] is None:
+            message = f"{path} does not describe its model: pass model=, of the same structure"
+            raise ValueError(message)
+        if action is None and told["head"] == "function":
+            message = f"{path} was saved with an action function of its user: pass action="
+            raise ValueError(message)
+        model = policy_files.build_model(told["model"]) if model is None else copy.deepcopy(model)
+        model.load_state_dict(weights, assign=True)
+        space = policy_files.build_space(told["action_space"])
+        head = action if action is not None or told["head"] is None else _made(told["head"])
+        encoder = Encoder(
+            policy_files.build_space(told["observation_space"]), flatten=told["flatten"]
+        )
+        return cls(model.eval(), encoder, Actor(head, space, *told["ranges"]))
+
+    def encode_one(self, observation: Any) -> Tensor:
+        """Return one raw observation as the model takes it, `[1, *obs]` on the CPU."""
+        encoded: Tensor = self._encode(observation)[0]
+        return encoded.cpu()
+
+    def export_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the policy as ONNX, observation to action; see `populora_envs.export.export_onnx`."""
+        export.export_onnx(self, path)
+
+    def export_program(self, path: str | os.PathLike[str]) -> None:
+        """Write the policy as a program of `torch.export`; see `populora_envs.export`."""
+        export.export_program(self, path)
+
     def _encode(self, observation: Any) -> tuple[Any, int | None]:
         """Return the batch for the model, and the batch size, None for a single observation."""
         size = self.encoder.batch_size(observation)
@@ -279,6 +172,16 @@ class Policy(nn.Module):
             observation = stack.value
         count = 1 if size is None else size
         return self.encoder.encode(observation, count, device_of(self.model)), size
+
+
+def _plain(given: Range) -> list[Any]:
+    return [bound.tolist() for bound in read_range(given, "range")]
+
+
+def _made(described: tuple[str, dict[str, Any]]) -> Any:
+    """Return a head from its name and settings."""
+    name, settings = described
+    return make_action(name, **settings)
 
 
 def plain_module(policy: Any) -> nn.Module:

@@ -24,7 +24,7 @@ def _as_float64(bound: Any) -> Float64Array:
     return np.asarray(bound, dtype=np.float64)
 
 
-def _read_range(given: Range, name: str) -> tuple[Float64Array, Float64Array]:
+def read_range(given: Range, name: str) -> tuple[Float64Array, Float64Array]:
     """Return (low, high) of a range in float64."""
     if isinstance(given, Box):
         return _as_float64(given.low), _as_float64(given.high)
@@ -81,7 +81,7 @@ class Rescale:
 
     def __init__(self, from_range: Range, to_range: Range) -> None:
         bounds = _broadcast(
-            *_read_range(from_range, "from_range"), *_read_range(to_range, "to_range")
+            *read_range(from_range, "from_range"), *read_range(to_range, "to_range")
         )
         self.from_low, self.from_high, self.to_low, self.to_high = bounds
         _check_order(self.from_low, self.from_high, "from_range", may_be_equal=False)

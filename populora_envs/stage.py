@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from populora_envs.actor import Actor
     from populora_envs.jobs import Job, TakeJob
     from populora_envs.meeting import Counter
-    from populora_envs.policy import Actor
     from populora_envs.rollout import Forward
     from populora_envs.slots import Slots
     from populora_envs.teams import JobResult

@@ -23,7 +23,7 @@ from populora_envs.worker import Order, Plan, Reply, serve
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from populora_envs.policy import Actor
+    from populora_envs.actor import Actor
     from populora_envs.processes import Worker
     from populora_envs.rollout import Forward
     from populora_envs.sources import Source

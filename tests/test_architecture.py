@@ -28,6 +28,7 @@ FLOORS = (
     {"rollout", "search", "testing"},
     {"teams"},
     {"policy", "population", "slots", "sources"},
+    {"actor"},
     {"action_map", "actions", "compiled", "genetics", "individuals"},
     {"action_head", "action_noise", "box_map", "operators", "routing"},
     {"fused"},
@@ -35,6 +36,7 @@ FLOORS = (
     {"plans"},
     {"invariance"},
     {"calls"},
+    {"policy_files"},
     {"lockstep"},
     {"ranks"},
     {"meeting"},
@@ -44,6 +46,7 @@ FLOORS = (
         "contender",
         "direct_head",
         "distributed",
+        "export",
         "files",
         "fitness",
         "normalizer",
@@ -75,7 +78,7 @@ MAY_IMPORT = {
 }
 
 CORE_LIBRARIES = {"cloudpickle", "gymnasium", "numpy", "safetensors", "torch", "tqdm", "tyro"}
-OPTIONAL = {"search.cma": {"cma"}}
+OPTIONAL = {"export": {"onnxruntime", "onnxscript"}, "search.cma": {"cma"}}
 """By the name of a module, the packages that it imports where they are there."""
 ADAPTER_CORE = {"adapter", "registry", "slot_actions", "spaces"}
 ADAPTER_LIBRARIES = {"gymnasium", "numpy", "torch"}

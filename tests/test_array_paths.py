@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import nn
 
+from populora_envs.actor import Actor
 from populora_envs.adapter import blamed
 from populora_envs.box_map import BoxMap
 from populora_envs.normalizer import Normalizer, Standardized
-from populora_envs.policy import Actor
 from populora_envs.simulators import find_adapter
 from populora_envs.slot_actions import make_picker, make_splitter
 from populora_envs.spaces import Encoder, Stack

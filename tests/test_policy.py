@@ -10,7 +10,8 @@ from gymnasium import spaces
 from torch import nn
 
 from populora_envs import Policy, evolve_with_env, interact_with_env, make_action
-from populora_envs.policy import Actor, build_model, plain_module
+from populora_envs.actor import Actor
+from populora_envs.policy import build_model, plain_module
 from populora_envs.spaces import Encoder
 from tests.tiny import Aim, aim_discrete, linear, same
 

@@ -10,9 +10,9 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from populora_envs.actor import Actor
 from populora_envs.jobs import Job, JobQueue, make_jobs
 from populora_envs.normalizer import Normalizer
-from populora_envs.policy import Actor
 from populora_envs.simulators import find_adapter
 from populora_envs.slots import Slots
 from populora_envs.spaces import Encoder
