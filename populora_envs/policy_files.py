@@ -99,7 +99,7 @@ def describe_space(space: spaces.Space[Any]) -> Any:
     return ["Text"]
 
 
-def _describe_nested(space: spaces.Dict | spaces.Tuple) -> Any:
+def _describe_nested(space: Any) -> Any:
     if isinstance(space, spaces.Tuple):
         return ["Tuple", [describe_space(part) for part in space.spaces]]
     kind = "OrderedDict" if isinstance(space, OrderedDictSpace) else "Dict"
