@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from populora_envs.adapter import Adapter
 
+_NO_LIMIT = 2**31 - 1
+"""What EnvPool says where there is none."""
+
 _INSTALL = 'to get EnvPool: pip install "populora-envs[envpool]"'
 
 
@@ -73,7 +76,8 @@ class Pool:
         space = pool.observation_space
         self.observation_space = OrderedDictSpace(space.spaces) if _is_dict(space) else space
         self.action_space = pool.action_space
-        self.time_limit = int(pool.config.get("max_episode_steps", 0)) or None
+        limit = int(pool.config.get("max_episode_steps", 0))
+        self.time_limit = limit if 0 < limit < _NO_LIMIT else None
         self.notes = (
             "EnvPool takes seeds only when a pool is made: two pools made alike give the same numbers, a "
             "second evaluation on one pool gives others",

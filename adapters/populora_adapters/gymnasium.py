@@ -132,6 +132,27 @@ class GymnasiumEnvs(DuckEnvs):
     def __init__(self, envs: list[Any]) -> None:
         super().__init__(envs)
         self._steps = [_direct_step(env) for env in envs]
+        self._walks = any(_is_walker(env) for env in envs)
+
+    def _begin(self, slot: int, seed: int | None) -> Any:
+        if self._walks:
+            _renew_world(self._envs[slot])
+        return super()._begin(slot, seed)
+
+
+def _is_walker(env: Any) -> bool:
+    return type(env.unwrapped).__module__ == "gymnasium.envs.box2d.bipedal_walker"
+
+
+def _renew_world(env: Any) -> None:
+    """Give a BipedalWalker a new world, in which nothing of the last episode is left.
+
+    gymnasium does so for LunarLander; a walker in a used world goes a little otherwise.
+    """
+    inner = env.unwrapped
+    if _is_walker(env) and inner.hull is not None:
+        inner._destroy()
+        inner.world = type(inner.world)()
 
 
 class SyncMembers(GymnasiumEnvs):

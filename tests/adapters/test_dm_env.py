@@ -248,3 +248,9 @@ def test_an_action_that_is_not_finite_makes_its_individual_the_worst():
             fitness = interactor.evaluate(population, horizon=5)
     assert fitness[0] > 0
     assert fitness[1] == -np.inf
+
+
+def test_copies_of_an_id_are_the_same_environment():
+    """The lqr tasks draw the stiffness of their joints when they are loaded."""
+    first, second = (make("dm_control/lqr-lqr_2_1") for _ in range(2))
+    assert np.array_equal(first.physics.model.jnt_stiffness, second.physics.model.jnt_stiffness)

@@ -156,3 +156,8 @@ def test_what_cannot_work_is_refused():
 def test_no_other_simulator_is_imported():
     code = "from populora_envs.simulators import make; make('envpool/CartPole-v1')"
     assert imported_by(code) == {"envpool"}
+
+
+def test_a_pool_without_a_time_limit_tells_none():
+    with interact_with_env(pool("Blackjack-v1")) as interactor:
+        assert interactor.players.entries[0].adapter.time_limit is None
