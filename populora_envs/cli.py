@@ -1,4 +1,4 @@
-"""The command line: ``populora-envs evolve CartPole-v1``."""
+"""The command line: ``populora-envs evolve CartPole-v1``, ``populora-envs check CartPole-v1``."""
 
 import dataclasses
 import sys
@@ -12,6 +12,7 @@ import tyro
 from populora_envs.distributed import is_main_rank
 from populora_envs.evolution import evolve_with_env
 from populora_envs.settings import EvolveSettings, GeneticSettings, OperatorChoice
+from populora_envs.testing import check_adapter
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -67,6 +68,22 @@ class Evolve(EvolveSettings):
         )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Check:
+    """Check the adapter of an environment and print what was understood of it."""
+
+    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
+    """Id of the environment, such as CartPole-v1 or dm_control/cartpole-balance."""
+    num_envs: int = 2
+    """Environments to make; with two or more, they are checked against each other."""
+    steps: int = 50
+    """Steps to drive with random actions, enough for some episodes to end."""
+
+    def run(self) -> None:
+        """Check, then print a table."""
+        print(check_adapter(self.env, num_envs=self.num_envs, steps=self.steps))
+
+
 _GENETIC = [field.name for field in dataclasses.fields(GeneticSettings)] + ["epsilon"]
 
 
@@ -89,12 +106,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     app = tyro.extras.SubcommandApp()
     app.command(name="evolve")(Evolve)
+    app.command(name="check")(Check)
     command = app.cli(prog="populora-envs", description=__doc__, args=arguments)
     try:
         with _plain_warnings():
             command.run()
     except KeyboardInterrupt:
-        where = f"; {command.checkpoint_dir} holds the run" if command.checkpoint_dir else ""
+        folder = getattr(command, "checkpoint_dir", None)
+        where = f"; {folder} holds the run" if folder else ""
         print(f"interrupted{where}", file=sys.stderr)
         return INTERRUPTED
     except (ValueError, TypeError, NotImplementedError, ImportError) as error:

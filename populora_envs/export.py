@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +17,7 @@ from populora_envs.rescale import read_range
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from populora_envs.policy import Policy
 
@@ -105,7 +108,8 @@ def export_program(policy: Policy, path: str | os.PathLike[str]) -> None:
     """
     module, example = _prepared(policy)
     batch = torch.export.Dim("batch", min=1)
-    program = torch.export.export(module, (example,), dynamic_shapes=({0: batch},))
+    with _quiet():
+        program = torch.export.export(module, (example,), dynamic_shapes=({0: batch},))
     _check(policy, lambda seen: program.module()(seen).detach().numpy())
     torch.export.save(program, Path(path))
 
@@ -125,20 +129,35 @@ def export_onnx(policy: Policy, path: str | os.PathLike[str]) -> None:
         raise
     module, example = _prepared(policy)
     batch = torch.export.Dim("batch", min=1)
-    program = torch.onnx.export(
-        module,
-        (example,),
-        dynamo=True,
-        dynamic_shapes=({0: batch},),
-        input_names=["observation"],
-        output_names=["action"],
-        verbose=False,
-    )
+    with _quiet():
+        program = torch.onnx.export(
+            module,
+            (example,),
+            dynamo=True,
+            dynamic_shapes=({0: batch},),
+            input_names=["observation"],
+            output_names=["action"],
+            verbose=False,
+        )
     assert program is not None
     data = program.model_proto.SerializeToString()
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     _check(policy, lambda seen: session.run(None, {"observation": seen.numpy()})[0])
     Path(path).write_bytes(data)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep to itself what torch says of its own exporter: deprecations, and operators of torchvision."""
+    log = logging.getLogger("torch.onnx._internal.exporter._registration")
+    before = log.disabled
+    log.disabled = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.disabled = before
 
 
 def _prepared(policy: Policy) -> tuple[ActingModule, Tensor]:

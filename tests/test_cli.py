@@ -109,7 +109,10 @@ def test_wrong_values_give_one_sentence_and_exit_code_1(arguments, says, capsys)
     assert "Traceback" not in error
 
 
-@pytest.mark.parametrize("arguments", [[], ["evolve"], ["evolv", "CartPole-v1"], ["evolve", "--x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["evolve"], ["check"], ["evolv", "CartPole-v1"], ["evolve", "--x"], ["check", "--x"]],
+)
 def test_wrong_usage_exits_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as error:
         cli.main(arguments)

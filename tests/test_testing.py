@@ -10,10 +10,18 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from populora_adapters.duck import DuckEnvs
-from populora_adapters.gymnasium import WaveVector
+from populora_adapters.gymnasium import SlotResetVector, WaveVector
+from populora_adapters.pettingzoo import ParallelEnvs
 from populora_envs import simulators
 from populora_envs.adapter import Autoreset, Transition
+from populora_envs.jobs import JobQueue, make_jobs
+from populora_envs.rollout import play
+from populora_envs.slots import Slots
+from populora_envs.spaces import Encoder
 from populora_envs.testing import AdapterReport, check_adapter
+from populora_envs.testing.accounting import Watched
+from populora_envs.testing.driver import ActionTable
+from populora_envs.testing.ledger import Ledger
 from tests.clock import MODES, Clock, ClockVector, DmClock, DuckClock, OldClock
 
 NEXT, SAME, NEVER = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
@@ -36,7 +44,46 @@ class Nested(Clock):
         return {"a": (1 + self.time % 3, np.int8([0, 1])), "b": np.float32(0.5), "c": "go"}
 
 
+class Leaving:
+    """A parallel environment that ends after 6 steps; agent k of three leaves after k + 2 of them."""
+
+    possible_agents = ("a", "b", "c")
+    max_cycles = 6
+
+    def __init__(self):
+        self.agents, self.time, self.paid = [], 0, 0.0
+
+    def observation_space(self, agent):
+        return spaces.Box(-9.0, 9.0, (1,))
+
+    def action_space(self, agent):
+        return spaces.Box(-2.0, 2.0, (1,))
+
+    def _observed(self, agents):
+        return {agent: np.array([self.time + self.paid], np.float32) for agent in agents}
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.time, self.paid = list(self.possible_agents), 0, (seed or 0) % 3 / 3
+        return self._observed(self.agents), {}
+
+    def step(self, actions):
+        assert set(actions) == set(self.agents)
+        acted = self.agents
+        self.time += 1
+        rewards = {agent: float(actions[agent][0]) + self.paid for agent in acted}
+        ends = {agent: self.time == self.possible_agents.index(agent) + 2 for agent in acted}
+        cut = dict.fromkeys(acted, self.time == self.max_cycles)
+        self.agents = [agent for agent in acted if not (ends[agent] or cut[agent])]
+        return self._observed(acted), rewards, ends, cut, {}
+
+    def close(self): ...
+
+
+Leaving.__module__ = "pettingzoo.leaving"
+
+
 GOOD = {
+    "team": (Leaving, "ParallelEnvs", 6),
     "clock": (Clock, "GymnasiumEnvs", 2),
     "nested": (Nested, "GymnasiumEnvs", 2),
     "old": (OldClock, "DuckEnvs", 2),
@@ -82,7 +129,7 @@ def test_every_built_in_adapter_passes(make, adapter, slots):
 
 
 def test_the_report_says_what_was_found():
-    found = check_adapter(lambda: Clock(5), num_envs=3, steps=10)
+    found = check_adapter(lambda: Clock(5), num_envs=3, steps=30)
     assert found == AdapterReport(
         adapter="GymnasiumEnvs",
         num_slots=3,
@@ -91,8 +138,40 @@ def test_the_report_says_what_was_found():
         autoreset=Autoreset.CALLER,
         seeds_slots=True,
         time_limit=20,
-        num_ends=6,
+        num_ends=18,
+        num_truncated=0,
+        environment="Clock",
+        team=(1.0,),
+        notes=(),
+        repeats=True,
+        steps_per_second=0.0,
     )
+    assert found.steps_per_second > 0
+
+
+def test_a_time_limit_that_lies_beyond_the_steps_is_reached():
+    found = check_adapter("Pendulum-v1", num_envs=3, steps=5)
+    assert (found.num_ends, found.num_truncated) == (3, 3)
+
+
+@pytest.mark.parametrize("wrong", [{"num_envs": 0}, {"steps": 0}])
+def test_sizes_below_1_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"must be at least 1, not 0"):
+        check_adapter("CartPole-v1", **wrong)
+
+
+def test_a_space_in_which_no_policy_can_act_is_refused():
+    with pytest.raises(ValueError, match="no action can be read for the space Text"):
+        check_adapter(lambda: Clock(action_space=spaces.Text(3)))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7])
+@pytest.mark.parametrize("mode", MODES)
+def test_episodes_that_are_cut_are_counted_too(mode, steps):
+    def make():
+        return ClockVector([2, 5, 1, 30], mode, limit=30)
+
+    assert check_adapter(make, steps=steps).time_limit == 30
 
 
 def test_what_was_made_is_closed():
@@ -105,6 +184,61 @@ def test_what_was_made_is_closed():
     check_adapter(make, num_envs=3)
     assert len(made) == 3
     assert all(env.closes >= 1 for env in made)
+
+
+# --- the loop by hand
+
+
+def by_hand(ledger):
+    return [(c.total, c.length, _end(c)) for c in (e.counted for e in ledger.begun if e.length)]
+
+
+def _end(counted):
+    return "terminated" if counted.terminated else "truncated" if counted.truncated else "horizon"
+
+
+@pytest.mark.parametrize("horizon", [3, 50])
+@pytest.mark.parametrize(
+    "make",
+    [
+        Clock,
+        lambda: SyncVectorEnv([Clock] * 3),
+        *(functools.partial(ClockVector, [2, 5, 1, 7], mode) for mode in MODES),
+    ],
+)
+def test_a_rollout_counts_as_the_loop_by_hand_does(make, horizon):
+    env = make()
+    adapter = simulators.find_adapter(env)([env])
+    ledger = Ledger(adapter.num_slots, adapter.autoreset, horizon)
+    encoder = Encoder(adapter.observation_space)
+    slots = Slots(Watched(adapter, ledger), encoder, torch.device("cpu"))
+    table = ActionTable(adapter.action_space, 64)
+
+    def act(output, keys, count):
+        return table[keys().sum(dim=1).numpy()], np.ones(count, bool)
+
+    jobs = make_jobs(3, range(5))
+    played = play(slots, lambda batch, ids: batch, act, JobQueue(jobs).take, horizon)
+    results = sorted(played.results, key=lambda result: jobs.index(result.job))
+    counted = [(result.episode_return, result.length, result.end) for result in results]
+    assert counted == by_hand(ledger)[: len(jobs)]
+
+
+def test_the_loop_by_hand_follows_the_rules_of_each_autoreset():
+    paid = np.array([[1.0], [2.0], [4.0], [8.0], [16.0]])
+    ends = np.array([[False], [True], [False], [False], [True]])
+    never = np.zeros(1, bool)
+    expected = {
+        Autoreset.SAME_STEP: [(3.0, 2, "terminated"), (28.0, 3, "terminated")],
+        Autoreset.NEXT_STEP: [(3.0, 2, "terminated"), (24.0, 2, "terminated")],
+        Autoreset.CALLER: [(3.0, 2, "terminated")],
+    }
+    for autoreset, episodes in expected.items():
+        ledger = Ledger(1, autoreset)
+        ledger.reset(None)
+        for reward, ended in zip(paid, ends, strict=True):
+            ledger.step(reward, ended, never, None)
+        assert by_hand(ledger) == episodes
 
 
 # --- wrong adapters
@@ -180,6 +314,15 @@ def with_attribute(name, value):
         ("seeds_slots", 1, "seeds_slots is a bool"),
         ("time_limit", 2.5, "time_limit is a positive int or None, not 2.5"),
         ("step", None, "it lacks step"),
+        ("notes", "one", "notes are several strings, as in a tuple, not 'one'"),
+        ("notes", (1,), "notes are several strings"),
+        ("team", (), "team is a tuple of one finite float per agent"),
+        ("team", [0.5, 0.5], "team is a tuple of one finite float per agent"),
+        ("team", (1.0, float("nan")), "team is a tuple of one finite float per agent"),
+        ("team", (1.0, 1.0, 1.0), "2 slots are no teams of 3"),
+        ("team", (0.5, 0.5), "2 single environments of 2 agents have 4 slots, not 2"),
+        ("time_limit", 2, "an episode ends after 2 steps, its time_limit; one went on for 3"),
+        ("time_limit", 3, "alone is truncated, not terminated; all 32 .* were terminated$"),
         ("observation_space", spaces.Box(0, 9, (2,)), "shape \\(2, 1\\) for 2 slots"),
         ("observation_space", spaces.MultiBinary(1), "dtype int8, not float32"),
     ],
@@ -251,6 +394,179 @@ def test_a_masked_reset_that_disturbs_the_others_later_is_found(check):
         check(Wrong)
 
 
+def test_a_time_limit_that_also_terminates_is_found(check):
+    class Wrong(DuckEnvs):
+        def __init__(self, envs):
+            super().__init__(envs)
+            self.time_limit = 3
+
+        def step(self, actions, slots=None):
+            given = super().step(actions, slots)
+            return given._replace(truncated=given.terminated)
+
+    with pytest.raises(ValueError, match=r"not terminated; all .* terminated and truncated"):
+        check(Wrong)
+
+
+def test_a_termination_in_the_very_step_of_the_time_limit_may_have_both_flags():
+    class Both(Clock):
+        def reset(self, *, seed=None, options=None):
+            self.length = 20 + seed % 2 if seed is not None else 20
+            return super().reset(seed=seed)
+
+        def step(self, action):
+            observation, reward, terminated, _, info = super().step(action)
+            return observation, reward, terminated, self.time == 20, info
+
+    found = check_adapter(Both, steps=45)
+    assert (found.num_ends, found.num_truncated) == (4, 2)
+
+
+@pytest.mark.parametrize("method", ["reset", "step"])
+def test_an_adapter_that_changes_the_mask_it_is_given_is_found(check, method):
+    def wrong(self, first, slots=None):
+        given = getattr(DuckEnvs, method)(self, first, slots)
+        if slots is not None:
+            slots[:] = True
+        return given
+
+    with pytest.raises(ValueError, match=f"{method} leaves the .*mask that it is given as"):
+        check(type("Wrong", (DuckEnvs,), {method: wrong}))
+
+
+def test_an_adapter_that_changes_the_seeds_it_is_given_is_found(check):
+    class Wrong(DuckEnvs):
+        def reset(self, seeds=None, slots=None):
+            observation = super().reset(seeds, slots)
+            if seeds is not None:
+                seeds.clear()
+            return observation
+
+    with pytest.raises(ValueError, match="reset leaves the seeds and the mask"):
+        check(Wrong)
+
+
+def test_a_reset_of_one_slot_that_does_nothing_is_found_without_seeds(monkeypatch):
+    class Wrong(SlotResetVector):
+        def reset(self, seeds=None, slots=None):
+            if slots is None or self._ended[slots].all():
+                return super().reset(seeds, slots)
+            return self._env._shown()
+
+    def adapt(envs):
+        return Wrong(envs[0], seeds_slots=False, rests=True)
+
+    monkeypatch.setattr(simulators, "find_adapter", lambda env: adapt)
+    with pytest.raises(ValueError, match=r"begins new episodes in them; .* 4 times of 4"):
+        check_adapter(lambda: ClockVector([9, 9], NEVER))
+
+
+def test_an_episode_that_depends_on_who_plays_beside_it_is_found(check):
+    class Wrong(DuckEnvs):
+        def step(self, actions, slots=None):
+            given = super().step(actions, slots)
+            resting = 0 if slots is None else int((~slots).sum())
+            return given._replace(reward=given.reward + resting)
+
+    words = r"counted 6\.0 in 3 steps \(terminated\), a loop .* alone, in another slot 9\.0 in 3"
+    with pytest.raises(ValueError, match=words):
+        check(Wrong)
+
+
+def test_an_end_of_a_slot_that_rests_does_not_count(check):
+    class Noisy(DuckEnvs):
+        def step(self, actions, slots=None):
+            given = super().step(actions, slots)
+            resting = np.zeros(2, bool) if slots is None else ~slots
+            given.reward[resting], given.terminated[resting] = np.nan, True
+            return given
+
+    assert check(Noisy).num_ends == check(DuckEnvs).num_ends
+
+
+def test_buffers_that_an_adapter_uses_again_do_no_harm(check):
+    class Reusing(DuckEnvs):
+        def step(self, actions, slots=None):
+            given = super().step(actions, slots)
+            if not hasattr(self, "kept"):
+                self.kept = given
+            for old, new in zip(self.kept, given, strict=True):
+                old[...] = new
+            return self.kept
+
+    assert check(Reusing).num_ends == check(DuckEnvs).num_ends
+
+
+# --- wrong teams
+
+
+def wrong_team(**methods):
+    adapter = type("Wrong", (ParallelEnvs,), methods)
+    return lambda env: adapter
+
+
+def test_members_of_a_team_begin_and_leave_as_the_contract_says(monkeypatch):
+    asked = []
+
+    def note(self, actions, slots=None):
+        asked.append([True] * 6 if slots is None else slots.tolist())
+        return ParallelEnvs.step(self, actions, slots)
+
+    def begin(self, seeds=None, slots=None):
+        assert slots is None or all(len(set(team)) == 1 for team in slots.reshape(-1, 3).tolist())
+        return ParallelEnvs.reset(self, seeds, slots)
+
+    monkeypatch.setattr(simulators, "find_adapter", wrong_team(step=note, reset=begin))
+    found = check_adapter(Leaving)
+    assert found.team == (1 / 3,) * 3
+    # Every 4 steps all three leave, in two environments.
+    assert found.num_ends == 2 * 3 * 12 + 2
+    assert [True] * 6 in asked
+    assert [False, True, True] * 2 in asked
+    assert [False, False, True] * 2 in asked
+    assert [True] * 3 + [False] * 3 in asked
+
+
+def test_a_reset_of_a_team_that_touches_another_is_found(monkeypatch):
+    def reset(self, seeds=None, slots=None):
+        observation = ParallelEnvs.reset(self, seeds, slots)
+        if slots is not None and not slots.all():
+            self._envs[int(slots[0])].paid += 1.0
+        return observation
+
+    monkeypatch.setattr(simulators, "find_adapter", wrong_team(reset=reset))
+    with pytest.raises(ValueError, match="slots 0 to 2 alone leaves the episodes of the other"):
+        check_adapter(Leaving)
+
+
+def test_a_team_whose_seed_is_that_of_its_slot_is_found(monkeypatch):
+    def reset(self, seeds=None, slots=None):
+        shifted = None if seeds is None else [seed + slot for slot, seed in enumerate(seeds)]
+        observation = ParallelEnvs.reset(self, shifted, slots)
+        return observation + (np.arange(6) >= 3)[:, None] * np.float32(slots is None)
+
+    monkeypatch.setattr(simulators, "find_adapter", wrong_team(reset=reset))
+    with pytest.raises(ValueError, match="depends on its seed, not on its slot"):
+        check_adapter(Leaving)
+
+
+# --- a core that is wrong
+
+
+def test_observations_that_the_core_would_not_copy_are_found(monkeypatch):
+    monkeypatch.setattr(Slots, "batch", lambda self, rows: torch.from_numpy(self._buffer[0]))
+    with pytest.raises(ValueError, match="observations that were kept stay what they were"):
+        check_adapter(Clock)
+
+
+def test_episodes_that_the_core_would_begin_in_the_middle_are_found(monkeypatch):
+    monkeypatch.setattr(Slots, "ready", lambda self: ~self.acting)
+    monkeypatch.setattr(Slots, "may_begin", lambda self: not self.acting.all())
+    words = r"the core counted 15\.0 in 3 steps \(cut\), a loop by hand .* 3\.0 in 2 steps"
+    with pytest.raises(ValueError, match=words):
+        check_adapter(functools.partial(ClockVector, [2, 7, 7, 7], SAME), steps=3)
+
+
 class Drawn(DuckEnvs):
     """Shows a number that `draw` gives at every reset."""
 
@@ -286,7 +602,7 @@ def test_plays_that_differ_from_equal_seeds_are_found(check):
             Wrong.paid += 1.0
             return super().step(actions, slots)._replace(reward=np.full(2, Wrong.paid))
 
-    with pytest.raises(ValueError, match=r"the same seeds and actions|as they are"):
+    with pytest.raises(ValueError, match="the same seeds and actions"):
         check(Wrong)
 
 
