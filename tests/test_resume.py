@@ -12,7 +12,7 @@ from populora_envs import evolve_with_env, interact_with_env
 from populora_envs.checkpoint import Checkpoints
 from tests.runs import Watch, assert_same_end, run
 from tests.test_evolve import KEYS
-from tests.tiny import Aim, Lottery, Record, aim_discrete, linear, same
+from tests.tiny import Aim, Lottery, Record, aim_discrete, linear, same, without_times
 
 
 @pytest.fixture(scope="module")
@@ -286,3 +286,28 @@ def test_failing_write_leaves_the_checkpoint_and_closes_the_environments(tmp_pat
     assert record.made == record.closed
     monkeypatch.undo()
     assert len(Checkpoints(tmp_path).load_latest()["history"]) == 2
+
+
+@pytest.mark.parametrize("search", ["es", "ga"])
+def test_a_run_that_stopped_after_any_generation_equals_one_that_did_not(search, tmp_path):
+    def played(folder, generations):
+        return evolve_with_env(
+            "CartPole-v1",
+            search=search,
+            num_generations=generations,
+            pop_size=4,
+            low_rank=2,
+            seed=1,
+            horizon=40,
+            checkpoint_dir=folder,
+            resume=True,
+            return_history=True,
+        )
+
+    policy, history = played(tmp_path / "whole", 10)
+    for stop in range(1, 10):
+        played(tmp_path / str(stop), stop)
+        again, other = played(tmp_path / str(stop), 10)
+        assert without_times(other) == without_times(history)
+        for name, weights in policy.state_dict().items():
+            assert torch.equal(again.state_dict()[name], weights), (stop, name)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
+from collections.abc import Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +19,19 @@ if TYPE_CHECKING:
     from populora_adapters.single import Columns, Step
     from populora_envs.adapter import Adapter
 
+_BOOLS = frozenset({bool, np.bool_})
+
 
 def adapt(envs: list[Any]) -> Adapter:
-    """Return one adapter over single environments of one kind."""
-    have_specs = [callable(getattr(env, "action_spec", None)) for env in envs]
+    """Return one adapter over single environments of one kind.
+
+    Raises:
+        ValueError: where one is a batch, or only some have dm_env's interface.
+        TypeError: where one has no spaces.
+    """
+    for env in envs:
+        _check_single(env)
+    have_specs = [_has_specs(env) for env in envs]
     if len(set(have_specs)) > 1:
         odd = have_specs.index(not have_specs[0])
         message = (
@@ -35,11 +47,30 @@ def adapt(envs: list[Any]) -> Adapter:
     return DuckEnvs(envs)
 
 
+def _check_single(env: Any) -> None:
+    count = getattr(env, "num_envs", None)
+    if isinstance(count, int) and count > 1:
+        message = (
+            f"{type(env).__name__} holds {count} environments behind an interface that is not known: "
+            "pass a list of its single environments, or a gymnasium VectorEnv"
+        )
+        raise ValueError(message)
+
+
+def _has_specs(env: Any) -> bool:
+    """Return whether an environment has dm_env's interface and no space of gymnasium's."""
+    names = ("action_spec", "observation_spec")
+    if not all(callable(getattr(env, name, None)) for name in names):
+        return False
+    return not _is_space(getattr(env, "action_space", None))
+
+
 class DuckEnvs(SingleEnvs):
     """N environments with `observation_space`, `action_space`, `reset` and `step`.
 
     `reset` may return the observation or ``(observation, info)``; `step` may return five values or
-    the older four, in which ``info["TimeLimit.truncated"]`` tells a time limit from an end.
+    the older four, in which ``info["TimeLimit.truncated"]`` tells a time limit from an end. Both may be
+    lists, and each number or flag an array or tensor with one element.
     """
 
     def __init__(self, envs: list[Any]) -> None:
@@ -55,14 +86,12 @@ class DuckEnvs(SingleEnvs):
 
     def _begin(self, slot: int, seed: int | None) -> Any:
         result = self._begins[slot](self._envs[slot], seed)
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-            return result
-        return result if _is_nested_as(self.observation_space, result) else result[0]
+        return result if type(result) is np.ndarray else _first(self.observation_space, result)
 
     def _read(self, result: Any) -> Step:
-        if isinstance(result, tuple) and len(result) == 5:
+        if isinstance(result, (tuple, list)) and len(result) == 5:
             observation, reward, terminated, truncated, _ = result
-            return observation, reward, terminated, truncated
+            return observation, reward, _flag(terminated), _flag(truncated)
         return _old_result(result)
 
     def _columns(self, results: list[Any]) -> Columns | None:
@@ -72,13 +101,37 @@ class DuckEnvs(SingleEnvs):
             observations, rewards, terminated, truncated, _ = zip(*results, strict=True)
         except ValueError:  # not five of each
             return None
+        if not _BOOLS.issuperset(map(type, terminated + truncated)):
+            return None
         return observations, rewards, terminated, truncated
+
+
+def _first(space: spaces.Space[Any], result: Any) -> Any:
+    """Return the observation in what `reset` returned.
+
+    Raises:
+        ValueError: where there is none.
+    """
+    if isinstance(result, (tuple, list)) and not _is_nested_as(space, result):
+        infos = [part is None or isinstance(part, Mapping) for part in result]
+        if infos[1:] == [True]:
+            return result[0]
+        if any(infos) and not isinstance(space, spaces.Tuple):
+            message = (
+                f"reset returned {len(result)} values: it must return the observation, or "
+                "(observation, info)"
+            )
+            raise ValueError(message)
+    if result is None:
+        message = "reset returned None: it must return the observation, or (observation, info)"
+        raise ValueError(message)
+    return result
 
 
 def _is_nested_as(space: spaces.Space[Any], value: Any) -> bool:
     """Return whether tuples and dicts lie in `value` where they lie in the space."""
     if isinstance(space, spaces.Tuple):
-        if not isinstance(value, tuple) or len(value) != len(space.spaces):
+        if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
             return False
         return all(map(_is_nested_as, space.spaces, value))
     if isinstance(space, spaces.Dict):
@@ -90,45 +143,99 @@ def _is_nested_as(space: spaces.Space[Any], value: Any) -> bool:
 
 def _old_result(result: Any) -> Step:
     """Return observation, reward, terminated, truncated of a step in the older gym's interface."""
-    if not isinstance(result, tuple) or len(result) != 4:
-        size = len(result) if isinstance(result, tuple) else type(result).__name__
-        message = (
-            f"step returned {size} values: it must return (observation, reward, terminated, "
-            "truncated, info)"
-        )
+    if not isinstance(result, (tuple, list)) or len(result) != 4:
+        is_some = isinstance(result, (tuple, list))
+        what = f"{len(result)} values" if is_some else f"a {type(result).__name__}"
+        message = f"step returned {what}: it must return (observation, reward, terminated, truncated, info)"
         raise ValueError(message)
     observation, reward, done, info = result
-    cut = bool(done) and bool(info.get("TimeLimit.truncated", False))
-    return observation, reward, bool(done) and not cut, cut
+    over = _flag(done)
+    cut = over and isinstance(info, Mapping) and _flag(info.get("TimeLimit.truncated", False))
+    return observation, reward, over and not cut, cut
+
+
+def _flag(value: Any) -> bool:
+    """Return whether an episode ends; an array or tensor with one element counts as its element.
+
+    Raises:
+        TypeError: where it is neither a bool nor a number, as where values stand in another order.
+        ValueError: where it has none or several elements.
+    """
+    shape = tuple(getattr(value, "shape", ()))
+    if math.prod(shape) != 1:
+        message = f"step returned an end of the episode of shape {shape}: it is one bool"
+        raise ValueError(message)
+    number = value.item() if hasattr(value, "item") else value
+    if number is not None and not isinstance(number, Real):
+        message = (
+            f"step returned {value!r} where it must say whether the episode has ended: give a bool"
+        )
+        raise TypeError(message)
+    return bool(number)
 
 
 def _resetter(env: Any) -> Callable[[Any, int | None], Any]:
     """Return how environments like `env` are reset from a seed."""
     innermost = _innermost(env)
-    if _takes_seed(env.reset) and _takes_seed(innermost.reset):
-        return _reset_with_seed
-    if callable(getattr(innermost, "seed", None)):
+    if _takes_seed(env) and _takes_seed(innermost):
+        by_name = _parameters(env.reset).get("seed") is not inspect.Parameter.POSITIONAL_ONLY
+        return _reset_with_seed if by_name else _reset_with_first
+    if _seeder(env) is not None:
         return _seed_then_reset
     return _reset_unseeded
 
 
 def _innermost(env: Any) -> Any:
-    inner = getattr(env, "unwrapped", None)
-    return env if inner is None else inner
+    try:
+        inner = getattr(env, "unwrapped", None)
+    except Exception:  # of the environment's own, which works without it
+        return env
+    return inner if callable(getattr(inner, "reset", None)) else env
 
 
-def _takes_seed(reset: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(reset).parameters.values()
-    return any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
+def _seeder(env: Any) -> Callable[[int], Any] | None:
+    """Return the `seed` method of an environment or of what it wraps.
+
+    What answers to any name says nothing by answering to this one.
+    """
+    for layer in (env, _innermost(env)):
+        seed = getattr(layer, "seed", None)
+        if callable(seed) and not hasattr(layer, "no_name_of_any_environment"):
+            return seed  # type: ignore[no-any-return]
+    return None
+
+
+def _parameters(reset: Callable[..., Any]) -> dict[str, Any]:
+    """Return the kinds of the parameters by name, none where a function does not tell."""
+    try:
+        parameters = inspect.signature(reset).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {name: parameter.kind for name, parameter in parameters.items()}
+
+
+def _takes_seed(env: Any) -> bool:
+    """Return whether `reset` takes a seed; one that passes all keywords on takes what the next takes."""
+    kinds = _parameters(env.reset)
+    if "seed" in kinds:
+        return True
+    inner = getattr(env, "__dict__", {}).get("env")
+    passes_on = inspect.Parameter.VAR_KEYWORD in kinds.values()
+    return passes_on and (not callable(getattr(inner, "reset", None)) or _takes_seed(inner))
 
 
 def _reset_with_seed(env: Any, seed: int | None) -> Any:
     return env.reset(seed=seed)
 
 
+def _reset_with_first(env: Any, seed: int | None) -> Any:
+    return env.reset(seed)
+
+
 def _seed_then_reset(env: Any, seed: int | None) -> Any:
-    if seed is not None:
-        _innermost(env).seed(seed)
+    seeder = _seeder(env)
+    if seed is not None and seeder is not None:
+        seeder(seed)
     return env.reset()
 
 
@@ -173,6 +280,12 @@ def _converted(space: Any) -> spaces.Space[Any]:
             return _CONVERTERS[kind.__name__](space)
     message = f"{type(space).__name__} is no space that is known: use a gymnasium space"
     raise TypeError(message)
+
+
+def _is_space(thing: Any) -> bool:
+    return isinstance(thing, spaces.Space) or any(
+        kind.__name__ in _CONVERTERS for kind in type(thing).__mro__
+    )
 
 
 _CONVERTERS: dict[str, Callable[[Any], spaces.Space[Any]]] = {

@@ -35,7 +35,7 @@ in a copy of this project's repository builds it with its native environments. W
 does for emulated ones:
     pip install setuptools wheel && mkdir fix
     printf 'import builtins\\nbuiltins.c_extension_paths = []\\n' > fix/sitecustomize.py
-    PYTHONPATH=fix NO_OCEAN=1 NO_TRAIN=1 pip install --no-deps --no-build-isolation pufferlib==3.0.0
+    PYTHONPATH="$PWD/fix" NO_OCEAN=1 NO_TRAIN=1 pip install --no-deps --no-build-isolation pufferlib==3.0.0
     pip install --no-deps gym==0.26.2 gym_notices psutil"""
 
 _KINDS = (
