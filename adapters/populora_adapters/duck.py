@@ -138,7 +138,17 @@ def _is_nested_as(space: spaces.Space[Any], value: Any) -> bool:
         if not isinstance(value, dict) or value.keys() != space.spaces.keys():
             return False
         return all(_is_nested_as(part, value[key]) for key, part in space.spaces.items())
-    return not isinstance(value, (tuple, dict))
+    if isinstance(value, (tuple, list)):
+        return _shape(value) == space.shape
+    return not isinstance(value, Mapping)
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Return the shape of nested numbers, None where they have none."""
+    try:
+        return tuple(np.shape(value))
+    except ValueError:
+        return None
 
 
 def _old_result(result: Any) -> Step:

@@ -46,6 +46,9 @@ _KINDS = (
 _NO_IDS = frozenset({"blastar", "cpr", "gpudrive", "impulse_wars", "tactical"})
 """Names of PufferLib that make nothing of use, or what wants files from elsewhere while it plays."""
 
+_NEVER = 2**30
+"""Steps between two reports, which nobody reads; Connect4 fails where it has nothing to report."""
+
 
 def adapt(envs: list[Any]) -> Adapter:
     """Return one adapter over emulated or wrapped environments of one kind, or over one batch.
@@ -191,16 +194,18 @@ def _made(name: str, num_envs: int) -> Any:
     if not callable(creator):  # a name, where a part of the build was not found
         message = f"PufferLib was built without {name}"
         raise ImportError(message)
-    if "num_envs" not in inspect.signature(creator).parameters:
+    taken = inspect.signature(creator).parameters
+    if "num_envs" not in taken:
         if num_envs == 1:
             return creator()
         return vector.make(creator, num_envs=num_envs, backend=vector.Serial)
-    world = creator(num_envs=1, seed=0)
+    settings = {name: _NEVER for name in ("log_interval", "report_interval") if name in taken}
+    world = creator(num_envs=1, seed=0, **settings)
     count = math.ceil(num_envs / world.num_agents)
     if count == 1:
         return world
     world.close()
-    return creator(num_envs=count, seed=0)
+    return creator(num_envs=count, seed=0, **settings)
 
 
 @contextmanager

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import nn
+
+from populora_envs import interact_with_env
+from tests.test_ground_truth import Through
 
 with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), warnings.catch_warnings():
     pytest.importorskip("pufferlib", reason="PufferLib is not installed")
@@ -54,17 +56,6 @@ class Parts(gymnasium.Env):
         return self._observe(), 10.0 * first + second, self.time == 3, False, {"time": self.time}
 
 
-class Through(nn.Module):
-    """Gives the observation back; the layer is there to be adapted and adds nothing."""
-
-    def __init__(self, size):
-        super().__init__()
-        self.nothing = nn.Linear(size, 1)
-
-    def forward(self, observation):
-        return observation + 0.0 * self.nothing(observation)
-
-
 def emulated(make, *args, **kwargs):
     """An environment that PufferLib emulates, made by a function, or by gymnasium from an id."""
     if isinstance(make, str):
@@ -92,8 +83,6 @@ def native(name, count, **settings):
 
 def play(envs, act, pop_size=3, **settings):
     """Roll a population out that acts on what it sees by `act`, from the observations as one vector."""
-    from populora_envs import interact_with_env
-
     with interact_with_env(envs, from_range=None) as interactor:
         model = Through(interactor.encoder.shape[0])
         population = interactor.population(model, pop_size=pop_size, low_rank=1, init="zero")

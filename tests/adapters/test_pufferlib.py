@@ -1,5 +1,6 @@
 """PufferLib's emulation, its wrappers, its vector environments and its ids, for real."""
 
+import multiprocessing
 import signal
 import sys
 from importlib.util import find_spec
@@ -48,11 +49,21 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*cannot be seeded per episode"),
     pytest.mark.filterwarnings("ignore:PufferLib seeds a native environment"),
     pytest.mark.filterwarnings("ignore:PufferLib's Multiprocessing seeds"),
+    pytest.mark.filterwarnings("ignore:Cartpole begins anew"),
     pytest.mark.filterwarnings("ignore:.*precision lowered by casting"),
     pytest.mark.filterwarnings("ignore:the environment names no time limit"),
 ]
 ROWS = [row for row in GYMNASIUM if row.env.startswith(("CartPole", "Pendulum"))]
 ONES = [5, 1, 2]
+
+
+@pytest.fixture(autouse=True)
+def nobody_stays():
+    """A process of PufferLib's that a failing test leaves would be waited for at the end of all tests."""
+    yield
+    for process in multiprocessing.active_children():
+        process.kill()
+        process.join()
 
 
 @pytest.fixture(autouse=True)
@@ -287,7 +298,23 @@ def test_what_would_give_wrong_numbers_is_refused(make_env, message):
         interact_with_env(env)
 
 
-# --- processes
+# --- vector environments that are stepped as a whole
+
+
+def test_a_serial_with_a_step_of_its_own_is_stepped_by_that():
+    class Twice(vector.Serial):
+        def step(self, actions):
+            observations, rewards, *rest = super().step(actions)
+            return observations, 2.0 * rewards, *rest
+
+    makers = [creator("CartPole-v1")] * 2
+    envs = Twice(makers, [[]] * 2, [{}] * 2, 2)
+    assert simulators.adapt([envs]).autoreset is Autoreset.NEXT_STEP
+    run = play(envs, always(1), pop_size=5, num_episodes=4)
+    # The step in which a slot is only reset pays nothing and is not counted.
+    assert torch.equal(run.returns, 2.0 * run.lengths)
+    assert run.lengths.min() >= 8
+    assert run.lengths.max() <= 11
 
 
 @needs_processes
@@ -309,6 +336,28 @@ def test_the_steps_in_which_processes_reset_are_not_counted(in_time):
     assert torch.equal(run.returns, run.lengths.double())  # every step pays 1
     assert run.lengths.min() >= 8
     assert run.lengths.max() <= 11
+    envs.close()
+
+
+@needs_native
+@needs_processes
+def test_processes_of_native_environments_are_batches_of_batches(in_time):
+    def made():
+        settings = {"env_kwargs": {"num_envs": 3}, "num_envs": 2, "num_workers": 1}
+        made_by = env_creator("puffer_cartpole")
+        return vector.make(made_by, backend=vector.Multiprocessing, **settings)
+
+    hand = made()
+    hand.reset(seed=4)
+    lengths = np.zeros(6, int)
+    for t in range(1, 40):
+        ends = hand.step(np.ones(6, np.int32))[2]
+        lengths[ends & (lengths == 0)] = t
+    hand.close()
+    envs = made()
+    run = play(envs, always(1), pop_size=6, episode_seeds=[4])
+    assert run.lengths[:, 0].tolist() == lengths.tolist()
+    assert torch.equal(run.returns, run.lengths.double() - 1.0)
     envs.close()
 
 
