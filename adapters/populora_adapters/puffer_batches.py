@@ -211,13 +211,11 @@ class Batch:
             self.observation_space, self.action_space = self._layout.space, action_space(driver)
         self.autoreset, self.time_limit, self.notes = habits
         self._is_packed = not is_native and bool(driver.is_atn_emulated)
-        # C takes a seed for an int of 32 bits and multiplies it by the size of the batch.
-        self._num_seeds = 2**31 // self.num_slots if is_native else 2**31
 
     def reset(self, seeds: Sequence[int] | None = None, slots: np.ndarray | None = None) -> Any:
         """Begin episodes in all slots, from the first of the seeds."""
         del slots
-        return self._read(self._begin(0 if seeds is None else int(seeds[0]) % self._num_seeds))
+        return self._read(self._begin(0 if seeds is None else int(seeds[0])))
 
     def _begin(self, seed: int) -> Any:
         return self._env.reset(seed=seed)[0]

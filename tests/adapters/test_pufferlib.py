@@ -301,20 +301,30 @@ def test_what_would_give_wrong_numbers_is_refused(make_env, message):
 # --- vector environments that are stepped as a whole
 
 
-def test_a_serial_with_a_step_of_its_own_is_stepped_by_that():
-    class Twice(vector.Serial):
-        def step(self, actions):
-            observations, rewards, *rest = super().step(actions)
-            return observations, 2.0 * rewards, *rest
+class Twice(vector.Serial):
+    def __init__(self, make_one, count):
+        super().__init__([creator(make_one)] * count, [[]] * count, [{}] * count, count)
 
-    makers = [creator("CartPole-v1")] * 2
-    envs = Twice(makers, [[]] * 2, [{}] * 2, 2)
+    def step(self, actions):
+        observations, rewards, *rest = super().step(actions)
+        return observations, 2.0 * rewards, *rest
+
+
+def test_a_serial_with_a_step_of_its_own_is_stepped_by_that():
+    envs = Twice("CartPole-v1", 2)
     assert simulators.adapt([envs]).autoreset is Autoreset.NEXT_STEP
     run = play(envs, always(1), pop_size=5, num_episodes=4)
     # The step in which a slot is only reset pays nothing and is not counted.
     assert torch.equal(run.returns, 2.0 * run.lengths)
     assert run.lengths.min() >= 8
     assert run.lengths.max() <= 11
+
+
+def test_packed_actions_reach_it_too():
+    bare, _ = seen_by(Parts(), episode_seeds=[7])
+    seen, run = seen_by(Twice(Parts, 1), episode_seeds=[7])
+    assert seen == bare
+    assert run.returns.tolist() == [[2.0 * 69.0]]
 
 
 @needs_processes
