@@ -11,24 +11,53 @@ from populora_adapters.gymnasium import make as make_gymnasium
 from populora_adapters.gymnasium import members, multiply
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from populora_envs.adapter import Adapter
 
 __all__ = ["adapt", "make", "multiply"]
 
+_BONUS = (
+    "pays less for what earlier episodes have visited, so who plays later earns less: leave it out"
+)
+
+_HABITS = {
+    "ActionBonus": f"minigrid's ActionBonus {_BONUS}",
+    "PositionBonus": f"minigrid's PositionBonus {_BONUS}",
+    "ReseedWrapper": (
+        "minigrid's ReseedWrapper begins its own seeds in turn, not those of the episodes: leave it "
+        "out and pass episode_seeds"
+    ),
+}
+"""What wrappers carry from one episode into the next."""
+
 
 def adapt(envs: list[Any]) -> Adapter:
-    """Return gymnasium's adapter, which learns the step limit that these environments count themselves."""
+    """Return gymnasium's adapter, which learns what these environments and their wrappers do."""
     adapter: Any = adapt_gymnasium(envs)
     if adapter.time_limit is None:
         limits = [_limit(env) for env in members(envs)]
         adapter.time_limit = None if not limits or None in limits else max(map(int, limits))
+    habits = {name for env in members(envs) for name in _wrappers(env)} & _HABITS.keys()
+    if habits:
+        adapter.seeds_slots = False
+        adapter.notes = tuple(_HABITS[name] for name in sorted(habits))
     return adapter  # type: ignore[no-any-return]
 
 
 def _limit(env: Any) -> Any:
-    """Return the most steps; BabyAI's levels choose theirs at each reset."""
-    limit = getattr(env.unwrapped, "max_steps", None)
+    """Return the most steps, None for BabyAI's levels that choose anew at each reset."""
+    inner = env.unwrapped
+    limit = getattr(inner, "max_steps", None) if getattr(inner, "fixed_max_steps", True) else None
     return limit if isinstance(limit, (int, np.integer)) and limit > 0 else None
+
+
+def _wrappers(env: Any) -> Iterator[str]:
+    """Yield the names of minigrid's wrappers around an environment."""
+    while env is not None:
+        if type(env).__module__ == "minigrid.wrappers":
+            yield type(env).__name__
+        env = getattr(env, "__dict__", {}).get("env")
 
 
 def make(env_id: str) -> Any:
