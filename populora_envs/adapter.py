@@ -142,6 +142,14 @@ def blamed(error: BaseException) -> tuple[int, ...]:
     return slots
 
 
+def inside_of(env: Any) -> Any:
+    """Return what an environment says lies below its wrappers, None where it does not or cannot say."""
+    try:
+        return getattr(env, "unwrapped", None)
+    except Exception:  # of the environment's own, which plays without it
+        return None
+
+
 def close_all(things: Iterable[Any]) -> None:
     """Close what can be closed, last first, all of them also where one of them raises."""
     with ExitStack() as stack:

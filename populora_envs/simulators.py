@@ -7,6 +7,7 @@ from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
 
+from populora_envs.adapter import inside_of
 from populora_envs.mixed import Mixed
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ _GYMNASIUM_IDS = "populora_adapters.gymnasium"
 
 _registered: dict[str, str] = {}
 
+_MOST_LAYERS = 100
+
 
 def register_adapter(root_module: str, target: str) -> None:
     """Name the adapter of all environments whose class comes from `root_module`.
@@ -86,11 +89,12 @@ def _layers(env: Any) -> Iterator[Any]:
     keeps inside to do its work is its own affair.
     """
     seen: set[int] = set()
-    while env is not None and id(env) not in seen:
+    # What answers to every name may find new layers for ever.
+    while env is not None and id(env) not in seen and len(seen) < _MOST_LAYERS:
         seen.add(id(env))
         yield env
         inside = getattr(env, "__dict__", {})
-        unwrapped = getattr(env, "unwrapped", None)
+        unwrapped = inside_of(env)
         if unwrapped is env or unwrapped is None:
             members = inside.get("envs") if isinstance(inside.get("num_envs"), int) else None
             env = members[0] if isinstance(members, list) and members else None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from populora_envs import simulators
-from populora_envs.adapter import close_all, team_of
+from populora_envs.adapter import close_all, inside_of, team_of
 from populora_envs.settings import at_least
 
 if TYPE_CHECKING:
@@ -267,9 +267,10 @@ def is_single(env: Any) -> bool:
     """
     if isinstance(getattr(env, "num_envs", None), int):
         return False
-    inner = getattr(env, "unwrapped", None)
+    inner = inside_of(env)
     count = getattr(inner, "num_envs", None)
-    is_batch = getattr(inner, "is_vector_env", False) is True or hasattr(env, "driver_env")
+    drives = simulators.looks_like_environment(getattr(env, "driver_env", None))
+    is_batch = getattr(inner, "is_vector_env", False) is True or drives
     return not is_batch and not (isinstance(count, int) and count > 1)
 
 

@@ -74,13 +74,17 @@ def is_image(space: spaces.Space[Any]) -> bool:
 
 
 def check_same(first: Any, other: Any, name: Any, first_name: Any, what: str) -> None:
-    """Refuse environments of different spaces in one batch: ValueError naming both."""
-    if first != other:
+    """Refuse environments of different spaces in one batch, text aside: ValueError naming both."""
+    if dict(_numbers(first)) != dict(_numbers(other)):
         message = (
             f"environment {name} has the {what} space {other}, environment {first_name} has {first}: "
             "pass environments of different spaces as separate interactors"
         )
         raise ValueError(message)
+
+
+def _numbers(space: spaces.Space[Any]) -> list[Leaf]:
+    return [leaf for leaf in leaves(space) if not is_text(leaf.space)]
 
 
 def to_numpy(values: Any) -> np.ndarray:
@@ -97,21 +101,30 @@ class _Row:
     def __init__(self, leaf: Leaf, count: int) -> None:
         self.path, self.shape = leaf.path, leaf.space.shape or ()
         self.values = np.zeros((count, *self.shape), dtype=leaf.space.dtype)
+        self._where = f" at {list(self.path)}" if self.path else ""
 
     def write(self, index: int, observation: Any) -> None:
-        value = at(observation, self.path) if self.path else observation
-        shape = getattr(value, "shape", None)
-        if shape is None or not isinstance(value, (np.ndarray, np.generic)):
+        value: Any = at(observation, self.path) if self.path else observation
+        if not isinstance(value, (np.ndarray, np.generic)):
             value = to_numpy(value)
-            shape = value.shape
-        if shape != self.shape:
-            where = f" at {list(self.path)}" if self.path else ""
+        if value.shape != self.shape:
             message = (
-                f"the environment gave an observation of shape {tuple(shape)}{where}, "
+                f"the environment gave an observation of shape {value.shape}{self._where}, "
                 f"its space says {self.shape}"
             )
             raise ValueError(message)
+        if not self._holds(value):
+            message = f"the environment gave {value}{self._where}, its space holds {self.values.dtype} alone"
+            raise ValueError(message)
         self.values[index] = value
+
+    def _holds(self, values: np.ndarray) -> bool:
+        """Return whether values of another dtype stay what they are in this one, up to rounding."""
+        dtype = self.values.dtype
+        if values.dtype == dtype or dtype.kind not in "biu" or values.dtype.kind not in "biuf":
+            return True
+        with np.errstate(invalid="ignore"):
+            return bool((values.astype(dtype) == values).all())
 
     def fill(self, observations: Sequence[Any], rows: Sequence[int]) -> bool:
         """Write several at once; return whether that was possible."""
@@ -119,20 +132,14 @@ class _Row:
         try:
             for key in self.path:
                 parts = [part[key] for part in parts]
-        except (LookupError, TypeError):
+            if set(map(type, parts)) != {np.ndarray} and not _SCALARS.issuperset(map(type, parts)):
+                return False
+            batch = np.array(parts)
+            if batch.shape[1:] != self.shape or not self._holds(batch):
+                return False
+            self.values[slice(None) if isinstance(rows, range) else rows] = batch
+        except (ArithmeticError, LookupError, TypeError, ValueError):
             return False
-        if set(map(type, parts)) != {np.ndarray} and not _SCALARS.issuperset(map(type, parts)):
-            return False
-        try:
-            batch = np.array(parts, dtype=self.values.dtype)
-        except (ArithmeticError, TypeError, ValueError):
-            return False
-        if batch.shape[1:] != self.shape:
-            return False
-        if isinstance(rows, range):
-            self.values[...] = batch
-        else:
-            self.values[rows] = batch
         return True
 
 
@@ -145,7 +152,7 @@ class Stack:
     """
 
     def __init__(self, space: spaces.Space[Any], count: int) -> None:
-        self._rows = [_Row(leaf, count) for leaf in leaves(space) if not is_text(leaf.space)]
+        self._rows = [_Row(leaf, count) for leaf in _numbers(space)]
         self.value: Any = rebuild(space, {row.path: row.values for row in self._rows})
         """Nested arrays `[N, *shape]`, the same ones after every `write`."""
         single = len(self._rows) == 1 and not self._rows[0].path
@@ -230,9 +237,8 @@ class Encoder:
 
     def __init__(self, space: spaces.Space[Any], *, flatten: bool = True) -> None:
         self.space = space
-        everything = leaves(space)
-        self.dropped = [leaf.path for leaf in everything if is_text(leaf.space)]
-        self._leaves = [leaf for leaf in everything if not is_text(leaf.space)]
+        self.dropped = [leaf.path for leaf in leaves(space) if is_text(leaf.space)]
+        self._leaves = _numbers(space)
         for leaf in self._leaves:
             _check_supported(leaf)
         if not self._leaves:

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from populora_adapters.single import SingleEnvs
+from populora_envs.adapter import inside_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -196,10 +197,7 @@ def _resetter(env: Any) -> Callable[[Any, int | None], Any]:
 
 
 def _innermost(env: Any) -> Any:
-    try:
-        inner = getattr(env, "unwrapped", None)
-    except Exception:  # of the environment's own, which works without it
-        return env
+    inner = inside_of(env)
     return inner if callable(getattr(inner, "reset", None)) else env
 
 

@@ -38,6 +38,7 @@ def adapt(envs: list[Any]) -> Adapter:
     mode = _mode(env)
     if isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)):
         _check_resets(env.unwrapped, mode)
+        _build_worlds(env)
         return SlotResetVector(env, seeds_slots=True, rests=mode is AutoresetMode.DISABLED)
     if mode is AutoresetMode.DISABLED:
         return SlotResetVector(env, seeds_slots=False, rests=True)
@@ -118,6 +119,15 @@ def _check_resets(env: SyncVectorEnv | AsyncVectorEnv, mode: AutoresetMode) -> N
             "pass shared_memory=True, or autoreset_mode=AutoresetMode.SAME_STEP"
         )
         raise ValueError(message)
+
+
+def _build_worlds(env: VectorEnv[Any, Any, Any]) -> None:
+    """Let PyBullet's walkers in other processes build their worlds; see the adapter of PyBullet."""
+    if not isinstance(env.unwrapped, AsyncVectorEnv):
+        return
+    points = [str(getattr(spec, "entry_point", "")) for spec in env.unwrapped.get_attr("spec")]
+    if any(point.startswith("pybullet_envs_gymnasium") for point in points):
+        env.reset(seed=0)
 
 
 def _mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
+
 from populora_adapters.gymnasium import adapt as adapt_gymnasium
 from populora_adapters.gymnasium import make as make_gymnasium
 from populora_adapters.gymnasium import members, multiply
+from populora_envs.registry import near_names
 
 if TYPE_CHECKING:
     from populora_envs.adapter import Adapter
@@ -28,10 +31,21 @@ def adapt(envs: list[Any]) -> Adapter:
 
 
 def make(env_id: str) -> Any:
-    """Make ``"pybullet/HopperBulletEnv-v0"``; ImportError where the package is not installed."""
+    """Make ``"pybullet/HopperBulletEnv-v0"``.
+
+    Raises:
+        ValueError: for an unknown id, with near names.
+        ImportError: where the package is not installed, with what installs it.
+    """
     try:
         import pybullet_envs_gymnasium  # noqa: F401 - registers its ids
     except ImportError as error:
         error.add_note('to get PyBullet: pip install "populora-envs[pybullet]"')
         raise
-    return make_gymnasium(env_id.removeprefix("pybullet/"))
+    name = env_id.removeprefix("pybullet/")
+    own = "pybullet_envs_gymnasium"
+    known = [i for i, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(own)]
+    if name not in known:
+        message = f"{own} has no environment {name!r}; {near_names(name, known)}"
+        raise ValueError(message)
+    return make_gymnasium(name)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from populora_adapters.clients import check_clients
+from populora_adapters.clients import check_clients, check_worlds
 from populora_envs.adapter import Autoreset, Transition, blame, close_all, reward_number
 from populora_envs.slot_actions import make_splitter
 from populora_envs.spaces import Stack, check_same
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     Step = tuple[Any, Any, Any, Any]
     Columns = tuple[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any]]
+
+_LOOKS = 20
+"""Steps over which environments are watched for an array that they share."""
 
 _NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
 
@@ -56,6 +59,9 @@ class SingleEnvs:
         self._steps = [env.step for env in envs]
         self._split = make_splitter(self.action_space)
         self._everyone = range(self.num_slots)
+        self._unbegun = set(self._everyone)
+        self._looks = _LOOKS
+        self._shared: dict[int, tuple[Any, np.ndarray]] = {}
         self._stack = Stack(self.observation_space, self.num_slots)
         self._reward = np.zeros(self.num_slots)
         self._terminated = np.zeros(self.num_slots, dtype=bool)
@@ -75,14 +81,18 @@ class SingleEnvs:
 
     def reset(self, seeds: Sequence[int] | None = None, slots: np.ndarray | None = None) -> Any:
         """Begin episodes in `slots` and return the observations of all."""
-        i = 0
+        i, rows = 0, self._everyone if slots is None else np.flatnonzero(slots).tolist()
         try:
-            for i in self._everyone if slots is None else np.flatnonzero(slots).tolist():
+            for i in rows:
                 seed = None if seeds is None else seeds[i]
                 self._stack.write(i, self._begin(i, seed))
         except Exception as error:
             blame(error, i)
             raise
+        if self._unbegun:
+            self._unbegun.difference_update(rows)
+            begun = sorted(set(self._everyone) - self._unbegun)
+            check_worlds({i: self._envs[i] for i in begun})
         return self._stack.value
 
     def step(self, actions: Any, slots: np.ndarray | None = None) -> Transition:
@@ -107,6 +117,9 @@ class SingleEnvs:
         if columns is None:
             columns = _transposed(_each(self._read, results, rows))
         observations, rewards, terminated, truncated = columns
+        if self._looks:
+            self._looks -= 1
+            self._check_apart(observations, rows)
         if not self._stack.fill(observations, rows):
             _each(self._write_one, zip(rows, observations, strict=True), rows)
         if not _NUMBERS.issuperset(map(type, rewards)):
@@ -120,6 +133,21 @@ class SingleEnvs:
         if not _none(truncated):
             self._truncated[where] = _each(bool, truncated, rows)
         return Transition(self._stack.value, self._reward, self._terminated, self._truncated)
+
+    def _check_apart(self, observations: Sequence[Any], rows: Sequence[int]) -> None:
+        """Refuse environments that write into one array between them, as one made in their class."""
+        places: dict[int, int] = {}
+        for row, seen in zip(rows, observations, strict=True):
+            first = places.setdefault(id(seen), row)
+            if first == row or not isinstance(seen, np.ndarray):
+                continue
+            _, before = self._shared.setdefault(id(seen), (seen, seen.copy()))
+            if (before != seen).any():
+                message = (
+                    f"environments {first} and {row} show one array between them and write into it: "
+                    "make it in __init__ (self.name = ...) instead of in the class, or return copies"
+                )
+                raise ValueError(message)
 
     def _write_one(self, place: tuple[int, Any]) -> None:
         self._stack.write(*place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from populora_envs import simulators
-from populora_envs.adapter import close_all, team_of
+from populora_envs.adapter import close_all, inside_of, team_of
 from populora_envs.settings import at_least
 from populora_envs.sources import as_factory, is_single
 from populora_envs.testing.accounting import check_accounting
@@ -96,7 +96,7 @@ def _make(make_env: Callable[[], Any] | str, count: int) -> list[Any]:
 
 
 def _name_of(env: Any) -> str:
-    inner = getattr(env, "unwrapped", None)
+    inner = inside_of(env)
     return type(env if inner is None else inner).__name__
 
 

@@ -266,6 +266,39 @@ def test_what_has_every_name_plays_and_its_seed_is_not_believed(answer):
 
 
 @unseeded
+def test_workers_may_have_what_answers_to_every_name():
+    envs = [Obliging(DuckClock(), lambda *args: None) for _ in range(2)]
+    with interact_with_env(envs, num_workers=2) as interactor:
+        fitnesses = interactor.evaluate(anyone(interactor, 3), horizon=LIMIT)
+    assert fitnesses.tolist() == [6.0] * 3
+
+
+@unseeded
+def test_what_has_another_inside_for_ever_plays():
+    class Endless(Obliging):
+        def __init__(self):
+            super().__init__(DuckClock(), None)
+
+        def __getattr__(self, name):
+            return Endless()
+
+    assert rollout([Endless(), Endless()], horizon=LIMIT).returns.tolist() == [[6.0, 6.0]] * 3
+
+
+def test_one_that_cannot_tell_what_it_wraps_plays():
+    class Closed(OldClock):
+        @property
+        def unwrapped(self):
+            message = "no connection"
+            raise RuntimeError(message)
+
+    envs = [Closed(), Closed()]
+    evaluated = rollout(envs, pop_size=2, episode_seeds=[8])
+    assert evaluated.returns.tolist() == [[6.0]] * 2
+    assert [env.seeds for env in envs] == [[8], [8]]
+
+
+@unseeded
 def test_one_that_cannot_be_closed_and_has_no_dict_plays():
     class Bare:
         __slots__ = ("clock",)
@@ -376,6 +409,40 @@ def test_observations_may_be_lists_and_results_named():
         assert interactor.evaluate(anyone(interactor, 3)).tolist() == [6.0] * 3
 
 
+class Board(DuckClock):
+    """Shows an array of its class, into which all of them write."""
+
+    board = np.zeros(1, np.float32)
+
+    def step(self, action):
+        shown, *rest = super().step(action)
+        self.board[:] = shown
+        return (self.board, *rest)
+
+
+@unseeded
+def test_environments_that_write_into_one_array_are_refused():
+    assert rollout(Board()).returns.tolist() == [[6.0, 6.0]] * 3
+    with pytest.raises(ValueError, match="environments 0 and 1 show one array between them"):
+        rollout([Board(), Board()])
+    with pytest.raises(ValueError, match="show one array between them"):
+        rollout(Board)
+
+
+@unseeded
+def test_environments_may_show_one_array_that_never_changes():
+    class Blind(DuckClock):
+        nothing = np.ones(1, np.float32)
+
+        def step(self, action):
+            return (self.nothing, *super().step(action)[1:])
+
+    with interact_with_env([Blind(), Blind()]) as interactor:
+        assert interactor.evaluate(anyone(interactor, 3)).tolist() == [6.0] * 3
+        assert interactor.reset().tolist() == [[0.0], [0.0]]
+        assert interactor.step([0, 0])[0].tolist() == [[1.0], [1.0]]
+
+
 # --- D-17: what reset returns
 
 
@@ -484,6 +551,35 @@ def test_a_reset_of_another_form_is_an_error(returned, words):
     with pytest.raises(ValueError, match=words) as raised:
         rollout([DuckClock(), Odd()])
     assert "in slot 1 of 2" in raised.value.__notes__
+
+
+@unseeded
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("value", [0.5, 300.0, -1, np.nan], ids=repr)
+@pytest.mark.parametrize(
+    "convert", [np.asarray, torch.tensor, float], ids=["array", "tensor", "float"]
+)
+def test_an_observation_that_its_whole_numbers_cannot_hold_is_an_error(count, value, convert):
+    """A picture scaled to 0..1 in a space of uint8 would be black."""
+
+    class Scaled(DuckClock):
+        def __init__(self):
+            super().__init__()
+            self.observation_space = spaces.Box(0, 255, (), np.uint8)
+
+        def reset(self):
+            super().reset()
+            return convert(7.0)
+
+        def step(self, action):
+            _, *rest = super().step(action)
+            return (convert(value if self.time == 2 else 7.0), *rest)
+
+    with interact_with_env([Scaled() for _ in range(count)]) as interactor:
+        assert interactor.reset().tolist() == [[7.0]] * count
+        assert interactor.step([0] * count)[0].tolist() == [[7.0]] * count
+        with pytest.raises(ValueError, match="its space holds uint8 alone"):
+            interactor.step([0] * count)
 
 
 @unseeded

@@ -16,7 +16,7 @@ from tests.imported import imported_by
 minigrid = pytest.importorskip("minigrid", reason="minigrid is not installed")
 
 from minigrid import wrappers  # noqa: E402 - after the skip
-from minigrid.wrappers import FlatObsWrapper, ImgObsWrapper  # noqa: E402 - after the skip
+from minigrid.wrappers import FlatObsWrapper, FullyObsWrapper, ImgObsWrapper  # noqa: E402 - after the skip
 
 ID = "MiniGrid-Empty-5x5-v0"
 TO_GOAL = [2, 2, 1, 2, 2]
@@ -85,6 +85,17 @@ def test_the_mission_is_left_out_with_a_note_and_the_rest_is_numbers():
     assert seen.shape == (2, WIDTH)
     assert seen[0, :4].tolist() == [float(i == raw["direction"]) for i in range(4)]
     assert torch.equal(seen[0, 4:], torch.from_numpy(raw["image"]).flatten().float())
+
+
+@pytest.mark.parametrize("form", [list, lambda envs: dict(enumerate(envs))], ids=["list", "dict"])
+def test_tasks_whose_missions_differ_may_be_played_together(form):
+    """Their observations differ in text alone, which is left out."""
+    tasks = [make(ID), make("MiniGrid-DoorKey-5x5-v0"), make("MiniGrid-GoToDoor-5x5-v0")]
+    with interact_with_env(form(tasks)) as interactor:
+        population = interactor.population(nn.Linear(WIDTH, 7), pop_size=2, low_rank=1)
+        assert interactor.evaluate(population, action=Script([0])).tolist() == [0.0, 0.0]
+    with pytest.raises(ValueError, match="has the observation space"):
+        interact_with_env(form([make(ID), FullyObsWrapper(make(ID))]))
 
 
 def test_without_flattening_direction_and_image_stay_apart():
