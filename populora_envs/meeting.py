@@ -49,10 +49,17 @@ _stores: dict[tuple[str, int, int], Any] = {}
 
 
 class Meeting(NamedTuple):
-    """The store on rank 0, seen from one rank."""
+    """The store on rank 0, seen from one rank.
+
+    Attributes:
+        store: of the ranks of this start.
+        address: its host and port.
+        agent: the launcher's store. Without torchrun it lives on rank 0, and ends when that one lets go.
+    """
 
     store: Any
     address: tuple[str, int]
+    agent: Any = None
 
     @classmethod
     def begun(cls, host: str) -> Self:
@@ -84,7 +91,7 @@ def meet() -> Meeting:
         meeting.store.set(_TOKEN, token)
         host, port = meeting.address
         agent.set(_WHERE, f"{host} {port} {token}")
-        return meeting
+        return meeting._replace(agent=agent)
     deadline = time.monotonic() + PATIENCE.total_seconds()
     while time.monotonic() < deadline:
         found = _found(*agent.get(_WHERE).decode().split())

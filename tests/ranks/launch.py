@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,26 @@ def start(ranks, names, folder, *, check=True, options=()):
     if ranks:
         launcher = [*TORCHRUN, "--standalone", f"--nproc-per-node={ranks}", *options]
     return launch([*launcher, "-m", "tests.ranks.scenarios", *names], folder, check=check)
+
+
+def start_apart(ranks, names, folder, seconds=180):
+    """Run scenarios on ranks that no launcher watches over; each writes what it says to a file."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    job = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, "-m", "tests.ranks.scenarios", *names]
+    running = []
+    for rank in range(ranks):
+        own = {**environment(), **job, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        with (Path(folder) / f"said.{rank}.txt").open("w") as said:
+            running.append(subprocess.Popen(command, cwd=folder, env=own, stdout=said, stderr=said))
+    try:
+        for process in running:
+            process.wait(seconds)
+    finally:
+        for process in running:
+            process.kill()
+    return running
 
 
 def told(folder, rank=0):

@@ -1,19 +1,23 @@
 """A rank that fails stops all, with its own words, at once; one that is killed is started again."""
 
 import csv
+import signal
 import time
 
 import pytest
 
-from tests.ranks.launch import start, told
+from tests.ranks.launch import start, start_apart, told
 
 
-def failed(name, folder):
+def failed(name, folder, codes=(1, 1)):
+    """Return what two ranks say of an error.
+
+    No torchrun is about: it would end a rank as soon as the other has failed, perhaps before it can speak.
+    """
     begun = time.monotonic()
-    done = start(2, [name], folder, check=False)
-    assert done.returncode != 0
+    assert tuple(done.returncode for done in start_apart(2, [name], folder)) == codes
     assert time.monotonic() - begun < 40
-    return done.stdout
+    return "".join((folder / f"said.{rank}.txt").read_text() for rank in range(2))
 
 
 def test_an_error_in_the_simulator_of_one_rank_reaches_all(tmp_path):
@@ -24,7 +28,16 @@ def test_an_error_in_the_simulator_of_one_rank_reaches_all(tmp_path):
 
 
 def test_a_killed_rank_is_noticed(tmp_path):
-    assert "RankFailedError: another rank has gone" in failed("killed_rank", tmp_path)
+    said = failed("killed_rank", tmp_path, codes=(1, -signal.SIGKILL))
+    assert "RankFailedError: another rank has gone" in said
+
+
+def test_ranks_that_no_torchrun_has_started_find_each_other(tmp_path):
+    # the first store ended with the function that had opened it, often before another rank had read it
+    for attempt in range(3):
+        (folder := tmp_path / str(attempt)).mkdir()
+        assert [done.returncode for done in start_apart(2, ["cartpole"], folder)] == [0, 0]
+    assert told(folder, 1) == told(folder)
 
 
 def test_an_error_between_evaluations_stops_all(tmp_path):
