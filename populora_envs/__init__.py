@@ -3,6 +3,7 @@
 from populora_envs.actions import ActionHead, make_action, register_head
 from populora_envs.distributed import is_main_rank
 from populora_envs.evolution import evolve_with_env
+from populora_envs.history import History
 from populora_envs.interactor import EnvInteractor, PolicyScore, interact_with_env
 from populora_envs.operators import (
     register_crossover,
@@ -13,7 +14,6 @@ from populora_envs.operators import (
 from populora_envs.policy import Policy
 from populora_envs.population import Population
 from populora_envs.ranks import broadcast, sync
-from populora_envs.report import History
 from populora_envs.rescale import rescale_from_range_to_range
 from populora_envs.search import Search, make_search, register_search
 from populora_envs.simulators import register_adapter

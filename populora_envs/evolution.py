@@ -15,9 +15,11 @@ import torch
 from gymnasium import spaces
 
 from populora_envs import distributed
+from populora_envs.callbacks import check_callbacks, tell
 from populora_envs.evolve import Plan, Run
 from populora_envs.interactor import EnvInteractor
 from populora_envs.judges import FunctionJudge, RolloutJudge
+from populora_envs.loggers import check_log
 from populora_envs.normalizer import Standardized
 from populora_envs.policy import plain_module
 from populora_envs.population import Population
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from populora_envs.evolve import OnGeneration
+    from populora_envs.callbacks import OnGeneration
     from populora_envs.fitness import FitnessFunction
     from populora_envs.judges import Judge
     from populora_envs.rescale import Range
@@ -59,12 +61,16 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
     num_workers: int | str = 0,
     eval_seed: int = 0,
     progress: bool = False,
+    log: Any = None,
+    report: bool = False,
+    video: bool = False,
     target_fitness: float | None = None,
     return_history: bool = False,
     checkpoint_dir: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 1,
     resume: bool = False,
     on_generation: OnGeneration | None = None,
+    callbacks: Any = (),
     standardize: bool | None = None,
     to_range: Range | None = None,
     from_range: Range | None = (-1.0, 1.0),
@@ -101,14 +107,23 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         seed: of everything that is drawn.
         num_workers: as in `EnvInteractor`; what ``"auto"`` chose is written to config.json.
         eval_seed: behind `population.eval_seed`, for fitness functions.
-        progress: show one line with best, champion and env-steps/s.
+        progress: show how far the run is: one line that moves in a terminal or a notebook, a line every
+            few seconds elsewhere, with best, champion, env-steps/s, the environment's share of the time,
+            and the time left. False prints nothing.
+        log: where the numbers of each generation go beside history.csv: ``"tensorboard"``, ``"wandb"`` or
+            ``"trackio"``, which want `checkpoint_dir`; an object with ``log(metrics, step)``; or several.
+        report: draw plots and write report.html into `checkpoint_dir` at the end.
+        video: film the returned policy at the end, into video/best.mp4 of `checkpoint_dir`, in an
+            environment of its own; what cannot be filmed says why in a warning.
         target_fitness: stop once a champion's mean less one standard error reaches at least this over
             50 to 100 fresh episodes.
         return_history: return the history too.
-        checkpoint_dir: folder for latest.pt, previous.pt, best.pt, history.csv and config.json.
+        checkpoint_dir: folder for latest.pt, previous.pt, best.pt, history.csv, population.csv (the
+            fitness of every individual) and config.json.
         checkpoint_every: generations between two writes of latest.pt.
         resume: go on with the run in `checkpoint_dir`, where there is one.
         on_generation: called with the population and the entry of the history.
+        callbacks: objects with some of the methods of `Callback`, or one of them.
         standardize: normalise observations; None means yes for a policy that is built here.
         to_range: as in `EnvInteractor`.
         from_range: as in `EnvInteractor`.
@@ -129,6 +144,8 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
     given = {**locals(), "lora_targets": _as_tuple(lora_targets)}
     settings = EvolveSettings(**{f.name: given[f.name] for f in dataclasses.fields(EvolveSettings)})
     _check(settings, choices)
+    loggers = check_log(log, checkpoint_dir)
+    told = check_callbacks(callbacks, on_generation)
     if adapt_bias is None:
         uses_genes = chosen(search, choices) is GeneticAlgorithm
         settings = dataclasses.replace(settings, adapt_bias=model is None or not uses_genes)
@@ -146,9 +163,10 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         described = {**_described(settings, interactor, choices), **named}
         described["standardize"] = population.normalizer is not None
         described["init_from"] = None if init_from is None else _begin_name(init_from)
-        plan = Plan(settings, described, partial(_machine, interactor), on_generation)
+        plan = Plan(settings, described, partial(_machine, interactor), told, loggers)
         champion, history = Run(searching, judge, plan).play()
         policy = champion if interactor is None else interactor.policy(champion, action)
+        tell(told, "on_end", policy, history)
     return (policy, history) if return_history else policy
 
 
@@ -173,9 +191,10 @@ def _check(settings: EvolveSettings, choices: dict[str, Any]) -> None:
         raise ValueError(message)
     if settings.target_fitness is not None:
         real_number("target_fitness", settings.target_fitness)
-    if settings.resume and settings.checkpoint_dir is None:
-        message = "resume=True wants checkpoint_dir=, the folder of the run to go on with"
-        raise ValueError(message)
+    for name in ("resume", "report", "video"):
+        if getattr(settings, name) and settings.checkpoint_dir is None:
+            message = f"{name}=True wants checkpoint_dir=, the folder of the run"
+            raise ValueError(message)
     # A keyword that neither evolution nor the search takes could be a slip in one of either.
     own = inspect.signature(evolve_with_env).parameters.keys() - {"choices"}
     check_search(settings.search, choices, own)

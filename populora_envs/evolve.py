@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from populora_envs.champion import Contest
 from populora_envs.checkpoint import Checkpoints, check_settings
+from populora_envs.diversity import diversity
+from populora_envs.history import History
 from populora_envs.lockstep import check_equal
+from populora_envs.observers import Observers
+from populora_envs.progress import Status
 from populora_envs.ranks import broadcast, ranks
-from populora_envs.report import History, Progress
+from populora_envs.stage import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from torch import Tensor, nn
 
     from populora_envs.judges import Judge, Judged
-    from populora_envs.population import Population
     from populora_envs.search import Search
     from populora_envs.settings import EvolveSettings
-
-    OnGeneration = Callable[[Population, dict[str, Any]], None]
 
 MAY_DIFFER = frozenset(
     {
@@ -32,6 +34,9 @@ MAY_DIFFER = frozenset(
         "max_seconds",
         "target_fitness",
         "progress",
+        "log",
+        "report",
+        "video",
         "checkpoint_dir",
         "checkpoint_every",
         "resume",
@@ -42,7 +47,9 @@ MAY_DIFFER = frozenset(
 )
 """Settings that may be others when a run goes on."""
 
-MAY_DIFFER_BY_RANK = frozenset({"progress", "checkpoint_dir", "device", "num_envs", "num_workers"})
+MAY_DIFFER_BY_RANK = frozenset(
+    {"progress", "log", "report", "video", "checkpoint_dir", "device", "num_envs", "num_workers"}
+)
 """Settings that each rank may have to itself; files are written and the bar is drawn by rank 0."""
 
 
@@ -54,13 +61,15 @@ class Plan:
         settings: of the run.
         described: everything that must be the same when the run goes on, as plain values.
         machine: returns versions and the machine, for config.json, which is renewed when it changes.
-        on_generation: called with the population and its entry of the history.
+        callbacks: objects with some of the methods of `Callback`.
+        log: loggers and names of such, as `loggers.check_log` returns them.
     """
 
     settings: EvolveSettings
     described: dict[str, Any]
     machine: Callable[[], dict[str, Any]]
-    on_generation: OnGeneration | None = None
+    callbacks: tuple[Any, ...] = ()
+    log: tuple[Any, ...] = ()
 
 
 class Run:
@@ -141,13 +150,18 @@ class Run:
     @property
     def is_over(self) -> bool:
         """Whether a stop rule holds."""
+        return self.stopped or self._is_late or self._used(time=False) >= 1
+
+    def _used(self, *, time: bool) -> float:
+        """Return the share of the budget that is used up; of several the one nearest to its end."""
         settings = self.plan.settings
-        budgets = (
+        budgets: list[tuple[float, float | None]] = [
             (len(self.history), settings.most_generations),
             (self.env_steps + self.contest.env_steps, settings.max_env_steps),
-        )
-        is_used_up = any(most is not None and used >= most for used, most in budgets)
-        return self.stopped or self._is_late or is_used_up
+        ]
+        if time:  # which each rank sees otherwise
+            budgets.append((perf_counter() - self._began, settings.max_seconds))
+        return max((used / most for used, most in budgets if most is not None), default=0.0)
 
     def _look_at_the_clock(self) -> None:
         """Note whether the seconds are used up, as rank 0 sees it."""
@@ -160,37 +174,66 @@ class Run:
         if self.final is not None and self.is_over:
             self.contest.load_state_(self.final["contest"])
             return self.contest.merged(), History(self.final["history"])
-        settings = self.plan.settings
-        most = settings.most_generations
-        with Progress(most, settings.progress and self._is_main, len(self.history)) as progress:
+        with self._observers() as observers:
             while not self.history or not self.is_over:
-                self._generation(progress)
+                self._generation(observers)
         self._finish()
         return self.contest.merged(), self.history
 
-    def _generation(self, progress: Progress) -> None:
+    def _observers(self) -> Observers:
+        return Observers(
+            self.plan.callbacks,
+            self.plan.log if self._is_main else (),
+            progress=self.plan.settings.progress and self._is_main,
+            folder=self._folder,
+            config=self.plan.described,
+            generations=len(self.history),
+            done=self._used(time=False),
+        )
+
+    @property
+    def _folder(self) -> Path | None:
+        return None if self.files is None else self.files.folder
+
+    def _generation(self, observers: Observers) -> None:
         start = perf_counter()
         before = self.env_steps + self.contest.env_steps
         self.search.ask()
         seconds_evolution = perf_counter() - start
+        observers.before(self.population)
         judged = self.judge.judge(self.population)
         self._warn_of_nonfinite(judged.fitnesses)
+        observers.after(self.population, judged.fitnesses, len(self.history))
         self.env_steps += judged.env_steps
+        with one_thread():  # other sums would differ with the number of threads
+            spread = diversity(self.population)
         planned = self.contest.plan(judged)
         start_of_learning = perf_counter()
         self.search.tell(judged.fitnesses)
         seconds_evolution += perf_counter() - start_of_learning
         has_new_champion = self.contest.look(planned)
         self.stopped = self.contest.is_certified
-        entry = self._entry(judged, seconds_evolution)
+        entry = self._entry(judged, spread, seconds_evolution)
         self.history.append(entry)
         self._save(has_new_champion)
         self._note_machine()
         played = self.env_steps + self.contest.env_steps - before
-        progress.update(entry, played / (perf_counter() - start))
-        if self.plan.on_generation is not None:
-            self.plan.on_generation(self.population, entry)
+        observers.generation(
+            self.population, entry, self._status(entry, played, perf_counter() - start)
+        )
         self._look_at_the_clock()
+
+    def _status(self, entry: dict[str, Any], played: int, seconds: float) -> Status:
+        lanes = max(1, self._machine.get("workers", 0)) * (self.ranks.size if self.ranks else 1)
+        return Status(
+            len(self.history),
+            self.plan.settings.most_generations,
+            1.0 if self.stopped else self._used(time=True),
+            entry["best_fitness"],
+            entry["champion_mean"],
+            played / seconds,
+            min(1.0, entry["seconds_env"] / (seconds * lanes)),
+        )
 
     def _warn_of_nonfinite(self, fitnesses: Tensor) -> None:
         bad = (~fitnesses.isfinite()).nonzero().flatten().tolist()
@@ -202,7 +245,7 @@ class Run:
                 stacklevel=5,
             )
 
-    def _entry(self, judged: Judged, seconds_evolution: float) -> dict[str, Any]:
+    def _entry(self, judged: Judged, spread: float, seconds_evolution: float) -> dict[str, Any]:
         finite = judged.fitnesses[judged.fitnesses.isfinite()].double()
         nothing = float("nan")
         entry = {
@@ -211,6 +254,7 @@ class Run:
             "mean_fitness": float(finite.mean()) if len(finite) else nothing,
             "median_fitness": float(finite.quantile(0.5)) if len(finite) else nothing,
             "std_fitness": float(finite.std(correction=0)) if len(finite) else nothing,
+            "diversity": spread,
             **self._champion(),
             "seconds_env": judged.seconds_env,
             "seconds_forward": judged.seconds_forward,

@@ -22,6 +22,9 @@ OperatorChoice = Annotated[str | Callable[..., Any], _NAME]
 SearchChoice = OperatorChoice | None
 """A registered name, a class or a function; None chooses."""
 
+LogChoice = Annotated[Any, _NAME] | None
+"""A logger's name, a logger, or several; the command line takes one name."""
+
 DEFAULT_GENERATIONS = 25
 """Generations of a run that has no budget of any kind."""
 
@@ -79,11 +82,17 @@ class EvolveSettings:
     eval_seed: int = 0
     """Seed behind population.eval_seed, for fitness functions."""
     progress: bool = False
-    """Show one line with the best and champion fitness and env-steps/s."""
+    """Show one line with best and champion, env-steps/s, the environment's share of the time, time left."""
+    log: LogChoice = None
+    """Where the numbers of each generation go too: tensorboard, wandb or trackio, or a logger."""
+    report: bool = False
+    """Draw plots and write report.html into checkpoint_dir at the end."""
+    video: bool = False
+    """Film the returned policy at the end, into video/best.mp4 of checkpoint_dir."""
     target_fitness: float | None = None
     """Stop once the champion reaches at least this, certified over 50 to 100 fresh episodes."""
     checkpoint_dir: str | None = None
-    """Folder for latest.pt, best.pt, history.csv and config.json."""
+    """Folder for checkpoints, history.csv, population.csv and config.json."""
     checkpoint_every: int = 1
     """Generations between two writes of latest.pt."""
     resume: bool = False

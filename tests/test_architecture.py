@@ -19,7 +19,7 @@ FLOORS = (
     {"evolution"},
     {"interactor"},
     {"environments", "evolve"},
-    {"champion", "checkpoint", "evaluation", "judges", "report"},
+    {"champion", "checkpoint", "evaluation", "judges", "observers"},
     {"players", "sharing"},
     {"workers"},
     {"worker"},
@@ -27,7 +27,7 @@ FLOORS = (
     {"parts"},
     {"rollout", "search", "testing"},
     {"teams"},
-    {"policy", "population", "slots", "sources"},
+    {"diversity", "policy", "population", "slots", "sources"},
     {"actor"},
     {"action_map", "actions", "compiled", "genetics", "individuals"},
     {"action_head", "action_noise", "box_map", "operators", "routing"},
@@ -40,6 +40,7 @@ FLOORS = (
     {"lockstep"},
     {"ranks"},
     {"meeting"},
+    {"history", "loggers", "population_table"},
     {
         "action_arrays",
         "batching",
@@ -54,14 +55,17 @@ FLOORS = (
         "simulators",
         "targets",
     },
-    {"mixed"},
+    {"mixed", "plots"},
     {
         "adapter",
+        "callbacks",
+        "extras",
         "jobs",
         "low_rank",
         "moved",
         "peft_files",
         "processes",
+        "progress",
         "rescale",
         "seating",
         "seeds",
@@ -78,7 +82,14 @@ MAY_IMPORT = {
 }
 
 CORE_LIBRARIES = {"cloudpickle", "gymnasium", "numpy", "safetensors", "torch", "tqdm", "tyro"}
-OPTIONAL = {"export": {"onnxruntime", "onnxscript"}, "search.cma": {"cma"}}
+OPTIONAL = {
+    "export": {"onnxruntime", "onnxscript"},
+    "history": {"pandas"},
+    "loggers": {"trackio", "wandb"},
+    "plots": {"matplotlib"},
+    "search.cma": {"cma"},
+    "video": {"imageio"},
+}
 """By the name of a module, the packages that it imports where they are there."""
 ADAPTER_CORE = {"adapter", "registry", "slot_actions", "spaces"}
 ADAPTER_LIBRARIES = {"gymnasium", "numpy", "torch"}

@@ -51,7 +51,7 @@ def test_signature_and_settings_have_the_same_names_and_defaults():
     parameters = dict(inspect.signature(evolve_with_env).parameters)
     assert list(parameters)[:2] == ["envs", "model"]
     not_settings = ["envs", "model", "action", "fitness", "init_from"]
-    not_settings += ["return_history", "on_generation"]
+    not_settings += ["return_history", "on_generation", "callbacks"]
     for name in (*not_settings, "choices"):
         del parameters[name]
     fields = {field.name: field.default for field in dataclasses.fields(EvolveSettings)}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from populora_envs import evolve_with_env
+from populora_envs import evolve_with_env, progress
 from tests.runs import Watch as Watch  # for tests/test_workers.py
 from tests.runs import assert_same_end, run
 from tests.tiny import Aim, Lottery, Record, linear
@@ -15,6 +15,7 @@ KEYS = [
     "mean_fitness",
     "median_fitness",
     "std_fitness",
+    "diversity",
     "champion_mean",
     "champion_se",
     "champion_episodes",
@@ -247,10 +248,11 @@ def test_no_progress_prints_nothing(capfd):
 
 def test_progress_is_one_line(capfd, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(progress, "_in_terminal", lambda: True)
     run(num_generations=3, progress=True)
     out, err = capfd.readouterr()
     assert out == ""
     assert err.count("\n") == 1
     last = err.rstrip("\n").split("\r")[-1]
     assert "3/3" in last
-    assert all(word in last for word in ("best=", "champion=", "steps/s="))
+    assert all(word in last for word in ("best ", "champion ", " steps/s", "env ", " left"))

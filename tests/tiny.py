@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from populora_envs.report import History
+from populora_envs.history import History
 
 SECONDS = ("seconds_env", "seconds_forward", "seconds_evolution")
 
