@@ -1,6 +1,7 @@
 """Evolve populations of low-rank policies in any environment, one routed forward per timestep."""
 
 from populora_envs.actions import ActionHead, make_action, register_head
+from populora_envs.callbacks import Callback
 from populora_envs.distributed import is_main_rank
 from populora_envs.evolution import evolve_with_env
 from populora_envs.history import History
@@ -17,9 +18,11 @@ from populora_envs.ranks import broadcast, sync
 from populora_envs.rescale import rescale_from_range_to_range
 from populora_envs.search import Search, make_search, register_search
 from populora_envs.simulators import register_adapter
+from populora_envs.video import record_video
 
 __all__ = [
     "ActionHead",
+    "Callback",
     "EnvInteractor",
     "History",
     "Policy",
@@ -32,6 +35,7 @@ __all__ = [
     "is_main_rank",
     "make_action",
     "make_search",
+    "record_video",
     "register_adapter",
     "register_crossover",
     "register_head",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import platform
+import warnings
 from contextlib import nullcontext
 from functools import partial
 from importlib import metadata
@@ -24,12 +25,15 @@ from populora_envs.normalizer import Standardized
 from populora_envs.policy import plain_module
 from populora_envs.population import Population
 from populora_envs.ranks import together_or_not_at_all
+from populora_envs.report import present
+from populora_envs.run_folder import POLICY, RunFolder
 from populora_envs.search import GeneticAlgorithm, Search, check_search, chosen, make_search
 from populora_envs.settings import EvolveSettings, at_least, real_number
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from torch import nn
 
@@ -163,9 +167,13 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         described = {**_described(settings, interactor, choices), **named}
         described["standardize"] = population.normalizer is not None
         described["init_from"] = None if init_from is None else _begin_name(init_from)
-        plan = Plan(settings, described, partial(_machine, interactor), told, loggers)
+        described["env"] = envs if isinstance(envs, str) else None
+        saver = None if interactor is None else partial(_save_policy, interactor, action)
+        plan = Plan(settings, described, partial(_machine, interactor), told, loggers, saver)
         champion, history = Run(searching, judge, plan).play()
         policy = champion if interactor is None else interactor.policy(champion, action)
+        if checkpoint_dir is not None and distributed.is_main_rank():
+            present(RunFolder(checkpoint_dir), policy, envs, settings)
         tell(told, "on_end", policy, history)
     return (policy, history) if return_history else policy
 
@@ -265,6 +273,14 @@ def _start(population: Population, init_from: Any) -> None:
         message = f"init_from= holds {shapes} and the model has {here}: pass the same structure"
         raise ValueError(message)
     base.load_state_dict(trained.state_dict())
+
+
+def _save_policy(interactor: EnvInteractor, action: Any, folder: Path, model: nn.Module) -> None:
+    """Write the best policy so that it can be loaded without the run, where a file can say it."""
+    try:
+        interactor.policy(model, action).save(folder / POLICY)
+    except TypeError as error:
+        warnings.warn(f"{POLICY} is not written: {error}", stacklevel=2)
 
 
 def _begin_name(init_from: Any) -> str:

@@ -33,6 +33,7 @@ MAY_DIFFER = frozenset(
         "max_env_steps",
         "max_seconds",
         "target_fitness",
+        "env",
         "progress",
         "log",
         "report",
@@ -63,6 +64,8 @@ class Plan:
         machine: returns versions and the machine, for config.json, which is renewed when it changes.
         callbacks: objects with some of the methods of `Callback`.
         log: loggers and names of such, as `loggers.check_log` returns them.
+        save_policy: writes a plain module as the best policy into the run's folder; None where there is
+            no environment for it to act in.
     """
 
     settings: EvolveSettings
@@ -70,6 +73,7 @@ class Plan:
     machine: Callable[[], dict[str, Any]]
     callbacks: tuple[Any, ...] = ()
     log: tuple[Any, ...] = ()
+    save_policy: Callable[[Path, nn.Module], None] | None = None
 
 
 class Run:
@@ -312,3 +316,5 @@ class Run:
     def _save_best(self) -> None:
         assert self.files is not None
         self.files.save_best({**self.contest.content(), "settings": self.plan.described})
+        if self.plan.save_policy is not None:
+            self.plan.save_policy(self.files.folder, self.contest.merged())

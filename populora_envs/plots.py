@@ -28,12 +28,12 @@ BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (
 COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 GREY = "#8C8C8C"
 
-SIZE = (7.2, 4.2)
+SIZE = (6.0, 3.9)
 """Inches of a picture."""
 
 
 def fitness_figure(histories: Mapping[str, Entries]) -> Any:
-    """Draw fitness over environment steps, or over generations where no environment was stepped.
+    """Draw fitness over the environment steps of training, or over generations where there were none.
 
     Args:
         histories: one history by the name of its run. A single one shows best, median, spread and
@@ -47,22 +47,25 @@ def fitness_figure(histories: Mapping[str, Entries]) -> Any:
         if not history:
             message = f"the history of {name or 'this run'} is empty: there is nothing to draw"
             raise ValueError(message)
-    by_steps = all(history[-1].get("env_steps", 0) > 0 for history in histories.values())
-    figure, axes = _figure("environment steps" if by_steps else "generation", "return")
-    along = "env_steps" if by_steps else "generation"
-    if len(histories) == 1:
-        (history,) = histories.values()
-        _draw_generations(axes, history, along)
-        _draw_champion(axes, history, along, RED, "champion (mean and standard error)")
-    else:
-        for number, (name, history) in enumerate(histories.items()):
-            _draw_champion(axes, history, along, COLOURS[number % len(COLOURS)], name)
-    axes.legend(frameon=False, fontsize=9)
+    by_steps = all(_training_steps(history)[-1] > 0 for history in histories.values())
+    figure, axes = _figure("environment steps of training" if by_steps else "generation", "return")
+    for number, (name, history) in enumerate(histories.items()):
+        x = _training_steps(history) if by_steps else _column(history, "generation")
+        if len(histories) > 1:
+            _draw_champion(axes, x, history, COLOURS[number % len(COLOURS)], name)
+        else:
+            _draw_generations(axes, x, history)
+            _draw_champion(axes, x, history, RED, "champion, with its standard error")
+    _legend(figure)
     return figure
 
 
-def _draw_generations(axes: Any, history: Entries, along: str) -> None:
-    x = _column(history, along)
+def _training_steps(history: Entries) -> np.ndarray:
+    steps = _column(history, "env_steps") - _column(history, "env_steps_validation")
+    return np.where(np.isnan(steps), 0.0, steps)
+
+
+def _draw_generations(axes: Any, x: np.ndarray, history: Entries) -> None:
     mean, spread = _column(history, "mean_fitness"), _column(history, "std_fitness")
     label = "mean and standard deviation"
     axes.fill_between(x, mean - spread, mean + spread, color=SKY, alpha=0.3, lw=0, label=label)
@@ -70,8 +73,8 @@ def _draw_generations(axes: Any, history: Entries, along: str) -> None:
     axes.plot(x, _column(history, "best_fitness"), color=ORANGE, lw=1.5, label="best")
 
 
-def _draw_champion(axes: Any, history: Entries, along: str, colour: str, label: str) -> None:
-    x, mean = _column(history, along), _column(history, "champion_mean")
+def _draw_champion(axes: Any, x: np.ndarray, history: Entries, colour: str, label: str) -> None:
+    mean = _column(history, "champion_mean")
     error = np.nan_to_num(_column(history, "champion_se"))
     axes.fill_between(x, mean - error, mean + error, color=colour, alpha=0.25, lw=0)
     # a run of one generation is a dot
@@ -89,11 +92,19 @@ def population_figure(rows: Entries) -> Any:
     is_finite = np.isfinite(y)
     x, y = x[is_finite], y[is_finite]
     many = len(x) > 5_000
-    axes.scatter(x, y, s=3 if many else 12, alpha=0.15 if many else 0.5, color=BLUE, lw=0)
+    axes.scatter(
+        x,
+        y,
+        s=3 if many else 12,
+        alpha=0.15 if many else 0.5,
+        color=BLUE,
+        lw=0,
+        label="an individual",
+    )
     generations = np.unique(x)
     best = [y[x == generation].max() for generation in generations]
     axes.plot(generations, best, color=ORANGE, lw=1.5, label="best")
-    axes.legend(frameon=False, fontsize=9)
+    _legend(figure)
     return figure
 
 
@@ -122,6 +133,10 @@ def _figure(x: str, y: str) -> tuple[Any, Any]:
     else:
         axes.xaxis.set_major_formatter(_thousands)
     return figure, axes
+
+
+def _legend(figure: Any) -> None:
+    figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize=9)
 
 
 def _thousands(number: float, _: Any) -> str:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
+from populora_envs.files import replace_file
 from populora_envs.normalizer import Normalizer, Standardized
 from populora_envs.spaces import OrderedDictSpace, is_text
 
@@ -31,10 +32,10 @@ _PLAIN = {
 
 
 def write(path: str | os.PathLike[str], model: nn.Module, described: dict[str, Any]) -> None:
-    """Write a model's weights and what goes with them."""
+    """Write a model's weights and what goes with them, whole or not at all."""
     tensors = {n: t.detach().cpu().contiguous().clone() for n, t in model.state_dict().items()}
     header = json.dumps({**described, "model": describe_model(model)})
-    save_file(tensors, Path(path), metadata={_KEY: header})
+    replace_file(Path(path), save(tensors, metadata={_KEY: header}))
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:

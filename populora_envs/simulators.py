@@ -171,7 +171,12 @@ def looks_like_environment(thing: Any) -> bool:
     )
 
 
-def _module_of_id(env_id: str) -> Any:
+def module_of(env: Any) -> Any:
+    """Return the module that adapts environments like `env`."""
+    return importlib.import_module(_target(env, _table()).partition(":")[0])
+
+
+def module_of_id(env_id: str) -> Any:
     """Import the module that makes an id: a built-in one, one of a third party, else gymnasium's."""
     root, slash, _ = env_id.partition("/")
     target = {**_entry_points(), **_registered}.get(root) if slash else None
@@ -190,12 +195,12 @@ def make(env_id: str) -> Any:
         ValueError: where there is none, with near names.
         ImportError: where its simulator is not installed, with what installs it.
     """
-    return _module_of_id(env_id).make(env_id)
+    return module_of_id(env_id).make(env_id)
 
 
 def batch_maker(env_id: str) -> Callable[[int], Any] | None:
     """Return ``make(num_envs)`` where the simulator of an id has batches of its own, else None."""
-    make_batch = getattr(_module_of_id(env_id), "make_batch", None)
+    make_batch = getattr(module_of_id(env_id), "make_batch", None)
     return None if make_batch is None else partial(make_batch, env_id)
 
 
@@ -205,8 +210,7 @@ def multiply(env: Any, num_envs: int) -> list[Any]:
     Raises:
         ValueError: where its simulator cannot copy it exactly.
     """
-    module = importlib.import_module(_target(env, _table()).partition(":")[0])
-    multiply = getattr(module, "multiply", None)
+    multiply = getattr(module_of(env), "multiply", None)
     if multiply is None:
         message = (
             f"num_envs={num_envs} wants copies, and a {type(env).__name__} that exists cannot be "

@@ -17,9 +17,11 @@ FLOORS = (
     {"__init__", "__main__"},
     {"cli"},
     {"evolution"},
+    {"report"},
+    {"video"},
     {"interactor"},
     {"environments", "evolve"},
-    {"champion", "checkpoint", "evaluation", "judges", "observers"},
+    {"camera", "champion", "checkpoint", "evaluation", "judges", "observers", "run_folder"},
     {"players", "sharing"},
     {"workers"},
     {"worker"},
@@ -28,7 +30,7 @@ FLOORS = (
     {"rollout", "search", "testing"},
     {"teams"},
     {"diversity", "policy", "population", "slots", "sources"},
-    {"actor"},
+    {"actor", "page", "scenes"},
     {"action_map", "actions", "compiled", "genetics", "individuals"},
     {"action_head", "action_noise", "box_map", "operators", "routing"},
     {"fused"},
@@ -88,7 +90,7 @@ OPTIONAL = {
     "loggers": {"trackio", "wandb"},
     "plots": {"matplotlib"},
     "search.cma": {"cma"},
-    "video": {"imageio"},
+    "camera": {"PIL", "imageio", "imageio_ffmpeg"},
 }
 """By the name of a module, the packages that it imports where they are there."""
 ADAPTER_CORE = {"adapter", "registry", "slot_actions", "spaces"}

@@ -10,6 +10,7 @@ from gymnasium.vector import VectorEnv
 from populora_adapters.gymnasium import SlotResetVector, multiply
 from populora_adapters.gymnasium import adapt as adapt_gymnasium
 from populora_adapters.gymnasium import make as make_gymnasium
+from populora_adapters.gymnasium import visible as visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,7 @@ def adapt(envs: list[Any]) -> Adapter:
     return adapt_gymnasium(envs)
 
 
-def make(env_id: str) -> Any:
+def make(env_id: str, render_mode: str | None = None) -> Any:
     """Make ``"ALE/Pong-v5"``; ImportError where ale-py is not installed."""
     try:
         import ale_py
@@ -37,7 +38,7 @@ def make(env_id: str) -> Any:
         error.add_note('to get the Atari games: pip install "populora-envs[atari]"')
         raise
     gymnasium.register_envs(ale_py)
-    return make_gymnasium(env_id)
+    return make_gymnasium(env_id, render_mode)
 
 
 class AtariVector(SlotResetVector):

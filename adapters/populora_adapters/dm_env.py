@@ -22,7 +22,12 @@ def adapt(envs: list[Any]) -> Adapter:
 
 
 def make(env_id: str) -> Any:
-    """Load ``"dm_control/domain-task"`` from dm_control's suite; ValueError with near names."""
+    """Load ``"dm_control/domain-task"`` from dm_control's suite.
+
+    Raises:
+        ValueError: for an unknown task, with near names.
+        ImportError: where dm_control is not installed.
+    """
     name = env_id.removeprefix("dm_control/")
     try:
         from dm_control import suite
@@ -36,6 +41,21 @@ def make(env_id: str) -> Any:
         raise ValueError(message)
     # Some tasks (lqr) draw their physics when they are loaded: copies are to be the same environment.
     return suite.load(domain, task, task_kwargs={"random": 0})
+
+
+def draw(env: Any) -> np.ndarray:
+    """Return a picture of a dm_control environment, uint8 `[240, 320, 3]`, as its first camera sees it."""
+    physics = getattr(env, "physics", None)
+    if physics is None:
+        message = f"{type(env).__name__} has no physics that could be drawn"
+        raise ValueError(message)
+    picture: np.ndarray = physics.render(240, 320, camera_id=0 if physics.model.ncam else -1)
+    return picture
+
+
+def frames_per_second(env: Any) -> float:
+    """Return how many control steps a second has."""
+    return 1.0 / float(env.control_timestep()) if hasattr(env, "control_timestep") else 30.0
 
 
 class DmEnvs(SingleEnvs):

@@ -46,7 +46,7 @@ def adapt(envs: list[Any]) -> Adapter:
     return WaveVector(env, Autoreset.SAME_STEP if same else Autoreset.NEXT_STEP)
 
 
-def make(env_id: str) -> Any:
+def make(env_id: str, render_mode: str | None = None) -> Any:
     """Make one environment by its id.
 
     Raises:
@@ -54,7 +54,7 @@ def make(env_id: str) -> Any:
         ImportError: where the simulator is not installed, with the extra that brings it.
     """
     try:
-        return gymnasium.make(env_id)
+        return gymnasium.make(env_id, render_mode=render_mode)
     except gymnasium.error.DependencyNotInstalled as error:
         extras = [extra for word, extra in _EXTRAS.items() if word in str(error).lower()]
         hint = "".join(f': pip install "populora-envs[{extra}]"' for extra in extras[:1])
@@ -93,13 +93,24 @@ def multiply(env: Any, num_envs: int) -> list[Any]:
     return [env, *rebuilt]
 
 
-def _rebuilt(env: Any) -> Any:
+def visible(env: Any) -> Any:
+    """Return an environment like `env` that draws pictures, itself where it does.
+
+    Raises:
+        ValueError: where it draws none and cannot be rebuilt.
+    """
+    if getattr(env, "render_mode", None) == "rgb_array":
+        return env
+    return _rebuilt(env, render_mode="rgb_array")
+
+
+def _rebuilt(env: Any, **settings: Any) -> Any:
     advice = "pass a factory of it, or a list of environments"
     if getattr(env, "spec", None) is None:
         message = f"{env} cannot be rebuilt, for gymnasium.make has not made it and it has no spec: {advice}"
         raise ValueError(message)
     try:
-        made = gymnasium.make(env.spec)
+        made = gymnasium.make(env.spec, **settings)
     except Exception as error:
         message = f"{env} cannot be rebuilt from its spec ({error}): {advice}"
         raise ValueError(message) from error

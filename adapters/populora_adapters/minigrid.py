@@ -9,6 +9,7 @@ import numpy as np
 from populora_adapters.gymnasium import adapt as adapt_gymnasium
 from populora_adapters.gymnasium import make as make_gymnasium
 from populora_adapters.gymnasium import members, multiply
+from populora_adapters.gymnasium import visible as visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,11 +61,11 @@ def _wrappers(env: Any) -> Iterator[str]:
         env = getattr(env, "__dict__", {}).get("env")
 
 
-def make(env_id: str) -> Any:
+def make(env_id: str, render_mode: str | None = None) -> Any:
     """Make ``"MiniGrid-Empty-5x5-v0"`` or ``"BabyAI-..."``; ImportError where minigrid is missing."""
     try:
         import minigrid  # noqa: F401 - registers its ids
     except ImportError as error:
         error.add_note('to get MiniGrid: pip install "populora-envs[minigrid]"')
         raise
-    return make_gymnasium(env_id)
+    return make_gymnasium(env_id, render_mode)

@@ -26,7 +26,7 @@ def adapt(envs: list[Any]) -> Adapter:
     return ParallelEnvs(envs)
 
 
-def make(env_id: str) -> Any:
+def make(env_id: str, render_mode: str | None = None) -> Any:
     """Make ``"pettingzoo/sisl/multiwalker-v9"`` from PettingZoo's registry of parallel environments.
 
     Raises:
@@ -44,7 +44,7 @@ def make(env_id: str) -> Any:
         message = f"PettingZoo has no parallel environment {name!r}; {near}"
         raise ValueError(message)
     try:
-        return make("parallel", name)
+        return make("parallel", name, render_mode=render_mode)
     except Exception as error:
         if isinstance(error.__cause__, ImportError):
             message = f"pettingzoo/{name} wants a package that is not installed: {error}"

@@ -9,6 +9,7 @@ import gymnasium
 from populora_adapters.gymnasium import adapt as adapt_gymnasium
 from populora_adapters.gymnasium import make as make_gymnasium
 from populora_adapters.gymnasium import members, multiply
+from populora_adapters.gymnasium import visible as visible
 from populora_envs.registry import near_names
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def adapt(envs: list[Any]) -> Adapter:
     return adapter
 
 
-def make(env_id: str) -> Any:
+def make(env_id: str, render_mode: str | None = None) -> Any:
     """Make ``"pybullet/HopperBulletEnv-v0"``.
 
     Raises:
@@ -48,4 +49,4 @@ def make(env_id: str) -> Any:
     if name not in known:
         message = f"{own} has no environment {name!r}; {near_names(name, known)}"
         raise ValueError(message)
-    return make_gymnasium(name)
+    return make_gymnasium(name, render_mode)
