@@ -169,7 +169,8 @@ def test_files_of_a_run(tmp_path):
     _, history, _ = run(checkpoint_dir=tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
     tables = {"history.csv", "population.csv"}
-    assert names == {"latest.pt", "previous.pt", "best.pt", "config.json", *tables}
+    models = {"latest.pt", "previous.pt", "best.pt", "policy.safetensors"}
+    assert names == {*models, "config.json", *tables}
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["pop_size"] == 6
     assert config["seed"] == 3
