@@ -11,10 +11,11 @@ from torch import Tensor
 from populora_envs import seeds
 from populora_envs.fitness import best_first, check_fitnesses
 from populora_envs.operators import crossovers, mutations, parent_selections, selections
-from populora_envs.operators.choose import check_options, own_options, resolve
+from populora_envs.operators.choose import check_options, name_of, own_options, resolve
 from populora_envs.settings import GeneticSettings, at_least, settings_from
 
 if TYPE_CHECKING:
+    from populora_envs.lineage import Lineage
     from populora_envs.routing import RoutedLinear
 
 Choice = str | Callable[..., Any]
@@ -40,6 +41,7 @@ class Genetics:
     pop_size: int
     seed: int
     individuals: dict[str, RoutedLinear]
+    lineage: Lineage
     _draws: int
 
     @property
@@ -182,6 +184,8 @@ class Genetics:
             raise ValueError(message)
         rows = self._indices(parents.flatten()).reshape(parents.shape)
         generator = self._generator("crossover")
+        used = rows[:, :1] if operator is crossovers.get("clone") else rows
+        self.lineage.birth_(slots, used, name_of(operator, crossovers), self.generation + 1)
         for layer in self.individuals.values():
             mixed = operator(layer.down[rows], layer.up[rows], generator, **options)
             layer.down[slots], layer.up[slots] = mixed
@@ -216,6 +220,7 @@ class Genetics:
         chosen = self._chosen(individual, individuals, all_individuals)
         rows = self._indices(sorted(set(chosen.tolist())))
         generator = self._generator("mutation")
+        self.lineage.vary_(rows, name_of(operator, mutations), self.generation + 1)
         for layer in self.individuals.values():
             varied = operator(layer.down[rows], layer.up[rows], generator, **options)
             layer.down[rows], layer.up[rows] = varied

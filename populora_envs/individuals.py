@@ -18,6 +18,7 @@ from populora_envs.settings import at_least
 if TYPE_CHECKING:
     from torch import nn
 
+    from populora_envs.lineage import Lineage
     from populora_envs.moved import Change, MovedBase
     from populora_envs.routing import RoutedLinear
 
@@ -37,6 +38,8 @@ class Individuals:
     individuals: dict[str, RoutedLinear]
     model: nn.Module
     normalizer: Normalizer | None
+    generation: int
+    lineage: Lineage
     _moved: MovedBase | None
 
     def _single(self, individual: int | Tensor) -> Tensor:
@@ -72,6 +75,7 @@ class Individuals:
             for part, weights in layer.parts.items():
                 given = state[name].get(part)  # an individual without a bias leaves it as it is
                 weights[individual] = 0.0 if given is None else given.to(weights)
+        self.lineage.enter_([individual], [()], "written", self.generation)
 
     def _check_individual(self, state: State) -> None:
         self._check_names(state)

@@ -16,6 +16,7 @@ from populora_envs.compiled import CompiledModel
 from populora_envs.fitness import best_first, check_fitnesses
 from populora_envs.genetics import Genetics
 from populora_envs.individuals import Individuals, check_shape, row
+from populora_envs.lineage import Lineage
 from populora_envs.lockstep import Lockstep
 from populora_envs.moved import MovedBase
 from populora_envs.normalizer import find_normalizer
@@ -57,6 +58,7 @@ class Population(Genetics, Individuals, Lockstep):
         routed: ``(batch [B, ...], ids [B]) -> output``, one row per slot; see `RoutedModel`.
         individuals: by target path, the routed layer whose `down` is `[P, in, r]`, `up` is
             `[P, out, r]` and `offset`, with `adapt_bias`, `[P, out]`; change them in place.
+        lineage: who each individual is and where it comes from; see `Lineage`.
 
     Raises:
         ValueError: for a size below 1, an unknown `init`, or targets that match nothing.
@@ -100,7 +102,7 @@ class Population(Genetics, Individuals, Lockstep):
     ) -> None:
         """Route the layers of `model`, which from here on belongs to this population."""
         self.model = model.eval()
-        self.pop_size = pop_size
+        self.pop_size, self.lineage = pop_size, Lineage(pop_size)
         self._route = Route()
         self.individuals: dict[str, RoutedLinear] = route_model(
             self.model,
@@ -285,6 +287,7 @@ class Population(Genetics, Individuals, Lockstep):
             "draws": self._draws,
             "base": dict(self.model.state_dict()),
             "individuals": {name: layer.parts for name, layer in self.individuals.items()},
+            "lineage": self.lineage.state(),
             "moved": None if self._moved is None else vars(self._moved),
         }
 
@@ -319,6 +322,7 @@ class Population(Genetics, Individuals, Lockstep):
         self.model.load_state_dict(state["base"])
         self.seed, self.base_eval_seed = state["seed"], state["eval_seed"]
         self._generation, self._draws = state["generation"], state["draws"]
+        self.lineage.load_state_(state.get("lineage"))
 
     def save(self, path: str | Path) -> None:
         """Write the whole population, base weights included, to one file."""

@@ -63,6 +63,7 @@ FLOORS = (
         "callbacks",
         "extras",
         "jobs",
+        "lineage",
         "low_rank",
         "moved",
         "peft_files",

@@ -23,6 +23,12 @@ def resolve(registry: Registry[Operator], choice: str | Operator) -> Operator:
     return registry.get(choice)
 
 
+def name_of(operator: Operator, registry: Registry[Operator]) -> str:
+    """Return the name that an operator is registered under, else its own."""
+    known = next((name for name in registry if registry.get(name) is operator), None)
+    return known or str(getattr(operator, "__name__", type(operator).__name__))
+
+
 def _parameters(operator: Operator) -> list[inspect.Parameter]:
     return list(inspect.signature(operator).parameters.values())
 

@@ -43,9 +43,13 @@ class Search(ABC):
 
     def ask(self) -> None:
         """Write the next generation into the population; `population.generation` counts it."""
+        is_repeated = self._asked and not self._told
+        births = self.population.lineage.count
         if self._told:
             self._advance()
         self._ask()
+        if not is_repeated and self.population.lineage.count == births:
+            self._note_births()
         self._asked, self._told = True, False
 
     def tell(self, fitnesses: Any) -> None:
@@ -61,6 +65,7 @@ class Search(ABC):
             message = "tell wants the fitness of the generation that ask wrote: call ask first"
             raise RuntimeError(message)
         self._told_last = self._checked(fitnesses)
+        self.population.lineage.fitnesses = self._told_last.clone()
         self._tell(self._told_last)
         self._asked, self._told = False, True
 
@@ -94,6 +99,16 @@ class Search(ABC):
 
     def _advance(self) -> None:
         self.population.generation += 1
+
+    def _note_births(self) -> None:
+        """Note in the lineage who is new, where `_ask` and `_advance` have noted nobody: everyone."""
+        has_centre = self.centre() is not None
+        population = self.population
+        population.lineage.sample_(self._name(), population.generation, has_centre=has_centre)
+
+    def _name(self) -> str:
+        kind = type(self)
+        return next((name for name in searches if searches.get(name) is kind), kind.__name__)
 
     @abstractmethod
     def _ask(self) -> None:

@@ -60,6 +60,9 @@ class GeneticAlgorithm(Search):
     def _ask(self) -> None:
         """The generation is there already."""
 
+    def _note_births(self) -> None:
+        """The operators have noted who is new; the first generation was there before."""
+
     def _tell(self, fitnesses: Tensor) -> None:
         self._sums += fitnesses
         self._counts += 1

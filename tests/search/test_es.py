@@ -229,9 +229,11 @@ def test_nothing_of_the_size_of_all_individuals_is_kept_beside_them():
     search.tell(range(500))
     size_of_base = sum(parameter.numel() for parameter in pop.model.parameters())
     assert sum(t.numel() for t in tensors_of(search.state())) == 500  # the fitnesses
-    beside = {name: part for name, part in pop.state().items() if name != "individuals"}
+    state = pop.state()
+    del state["individuals"]
+    assert sum(t.numel() for t in tensors_of(state.pop("lineage"))) == 3 * 500
     # the base, where it began, and what was added
-    assert sum(t.numel() for t in tensors_of(beside)) <= 3 * size_of_base
+    assert sum(t.numel() for t in tensors_of(state)) <= 3 * size_of_base
 
 
 @pytest.mark.parametrize("low_rank", [FACTORS, FULL])
