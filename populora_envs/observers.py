@@ -69,8 +69,8 @@ class Observers:
     def after(self, population: Population, fitnesses: Tensor, generation: int) -> None:
         """See the fitnesses of a generation, before the search learns from them."""
         self._rows = [
-            {"generation": generation, "individual": i, "fitness": fitness}
-            for i, fitness in enumerate(fitnesses.tolist())
+            {"generation": generation, "individual": i, **row, "parents": _joined(row["parents"])}
+            for i, row in enumerate(population.lineage.rows(fitnesses))
         ]
         tell(self._callbacks, "after_evaluation", population, fitnesses)
 
@@ -82,3 +82,7 @@ class Observers:
             logger.log(entry, entry["generation"])
         self._progress.update(status)
         tell(self._callbacks, "on_generation", population, entry)
+
+
+def _joined(ids: tuple[int, ...]) -> str:
+    return " ".join(map(str, ids))

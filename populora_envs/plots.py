@@ -48,7 +48,9 @@ def fitness_figure(histories: Mapping[str, Entries]) -> Any:
             message = f"the history of {name or 'this run'} is empty: there is nothing to draw"
             raise ValueError(message)
     by_steps = all(_training_steps(history)[-1] > 0 for history in histories.values())
-    figure, axes = _figure("environment steps of training" if by_steps else "generation", "return")
+    figure, axes = new_figure(
+        "environment steps of training" if by_steps else "generation", "return"
+    )
     for number, (name, history) in enumerate(histories.items()):
         x = _training_steps(history) if by_steps else _column(history, "generation")
         if len(histories) > 1:
@@ -56,7 +58,7 @@ def fitness_figure(histories: Mapping[str, Entries]) -> Any:
         else:
             _draw_generations(axes, x, history)
             _draw_champion(axes, x, history, RED, "champion, with its standard error")
-    _legend(figure)
+    add_legend(figure)
     return figure
 
 
@@ -87,7 +89,7 @@ def population_figure(rows: Entries) -> Any:
     Args:
         rows: of ``population.csv``, with ``generation`` and ``fitness``.
     """
-    figure, axes = _figure("generation", "return of each individual")
+    figure, axes = new_figure("generation", "return of each individual")
     x, y = _column(rows, "generation"), _column(rows, "fitness")
     is_finite = np.isfinite(y)
     x, y = x[is_finite], y[is_finite]
@@ -104,20 +106,20 @@ def population_figure(rows: Entries) -> Any:
     generations = np.unique(x)
     best = [y[x == generation].max() for generation in generations]
     axes.plot(generations, best, color=ORANGE, lw=1.5, label="best")
-    _legend(figure)
+    add_legend(figure)
     return figure
 
 
 def diversity_figure(history: Entries) -> Any:
     """Draw how far apart the individuals' weights are over the generations."""
-    figure, axes = _figure("generation", "distance from the mean (weights)")
+    figure, axes = new_figure("generation", "distance from the mean (weights)")
     x, y = _column(history, "generation"), _column(history, "diversity")
     axes.plot(x, y, color=GREEN, lw=2, marker="o" if len(x) == 1 else None)
     axes.set_ylim(bottom=0)
     return figure
 
 
-def _figure(x: str, y: str) -> tuple[Any, Any]:
+def new_figure(x: str, y: str) -> tuple[Any, Any]:
     """Return an empty picture with its labels; no window and no global state are touched."""
     with wanted("matplotlib", "a plot"):
         from matplotlib.figure import Figure
@@ -135,7 +137,8 @@ def _figure(x: str, y: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _legend(figure: Any) -> None:
+def add_legend(figure: Any) -> None:
+    """Put the legend above the axes, where it hides nothing."""
     figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize=9)
 
 

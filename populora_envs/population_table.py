@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
-COLUMNS = ("generation", "individual", "fitness")
-
 
 class PopulationTable:
     """Adds rows to a table; a run that goes on first drops those that it will write again.
@@ -30,7 +28,7 @@ class PopulationTable:
         self._is_ready = False
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the rows of one generation; each has ``generation`` and the same columns."""
+        """Write the rows of one generation: ``generation``, ``individual`` and those of `Lineage.rows`."""
         if not self._is_ready:
             self._begin(list(rows[0]))
         with self.path.open("a", newline="", encoding="utf-8") as file:
@@ -47,12 +45,16 @@ class PopulationTable:
 
 
 def read_population(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the rows of a table, generation and individual as int and fitness as float."""
-    rows: list[dict[str, Any]] = []
-    for row in _rows(Path(path)):
-        numbers = {"generation": int(row["generation"]), "individual": int(row["individual"])}
-        rows.append({**row, **numbers, "fitness": float(row["fitness"])})
-    return rows
+    """Return the rows of a table, numbers as int, fitness as float and parents as a tuple of ids."""
+    return [
+        {
+            **row,
+            **{name: int(row[name]) for name in ("generation", "individual", "id", "born")},
+            "fitness": float(row["fitness"]),
+            "parents": tuple(map(int, row["parents"].split())),
+        }
+        for row in _rows(Path(path))
+    ]
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

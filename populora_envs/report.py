@@ -6,6 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from populora_envs import plots
+from populora_envs.family_tree import lineage_figure
 from populora_envs.page import write_page
 from populora_envs.video import record_video
 
@@ -60,6 +61,7 @@ def draw_plots(folder: RunFolder) -> list[Path]:
     figures["diversity"] = plots.diversity_figure(history)
     if rows:
         figures["population"] = plots.population_figure(rows)
+        figures["lineage"] = lineage_figure(rows)
     folder.plots.mkdir(exist_ok=True)
     paths = [folder.plots / f"{name}.png" for name in figures]
     for path, figure in zip(paths, figures.values(), strict=True):

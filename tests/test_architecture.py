@@ -57,7 +57,8 @@ FLOORS = (
         "simulators",
         "targets",
     },
-    {"mixed", "plots"},
+    {"family_tree", "mixed"},
+    {"plots"},
     {
         "adapter",
         "callbacks",
@@ -89,6 +90,7 @@ OPTIONAL = {
     "export": {"onnxruntime", "onnxscript"},
     "history": {"pandas"},
     "loggers": {"trackio", "wandb"},
+    "family_tree": {"matplotlib"},
     "plots": {"matplotlib"},
     "search.cma": {"cma"},
     "camera": {"PIL", "imageio", "imageio_ffmpeg"},
