@@ -168,6 +168,7 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         described["standardize"] = population.normalizer is not None
         described["init_from"] = None if init_from is None else _begin_name(init_from)
         described["env"] = envs if isinstance(envs, str) else None
+        described["model"] = None if model is None else type(model).__qualname__
         saver = None if interactor is None else partial(_save_policy, interactor, action)
         plan = Plan(settings, described, partial(_machine, interactor), told, loggers, saver)
         champion, history = Run(searching, judge, plan).play()
@@ -319,14 +320,19 @@ def _name(thing: Any) -> Any:
 
 def _machine(interactor: EnvInteractor | None) -> dict[str, Any]:
     """Return what a run was made with."""
-    packages = ("populora-envs", "torch", "numpy", "gymnasium")
     players = None if interactor is None else interactor.players
     return {
         "workers": 0 if players is None else players.num_workers,
         "workers_chosen": "" if players is None else players.choice,
-        "versions": {"python": platform.python_version(), **{p: _version(p) for p in packages}},
+        "versions": versions(),
         "machine": f"{platform.system()} {platform.machine()}",
     }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions on which numbers depend."""
+    packages = ("populora-envs", "torch", "numpy", "gymnasium")
+    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
 
 
 def _version(package: str) -> str:

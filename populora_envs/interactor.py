@@ -226,6 +226,8 @@ class EnvInteractor(Environments):
             horizon: as in `evaluate`.
         """
         model = plain_module(policy)
+        if isinstance(policy, Policy):
+            self._check_fits(policy)
         if isinstance(policy, Policy) and action is None:
             self._actor_of = (policy.actor.head, policy.actor)
             action = policy.actor.head

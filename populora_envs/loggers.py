@@ -91,6 +91,10 @@ _NAMED: dict[str, Callable[[Path, Mapping[str, Any], int], Any]] = {
 }
 
 
+LOGGERS = ("csv", *_NAMED)
+"""Names of loggers."""
+
+
 def check_log(log: Any, folder: Any) -> tuple[Any, ...]:
     """Return loggers and names as a tuple.
 
@@ -113,9 +117,8 @@ def check_log(log: Any, folder: Any) -> tuple[Any, ...]:
 
 
 def _check_name(name: str, folder: Any) -> None:
-    known = ["csv", *_NAMED]
-    if name not in known:
-        message = f"no logger is called {name!r}; {near_names(name, known)}"
+    if name not in LOGGERS:
+        message = f"no logger is called {name!r}; {near_names(name, LOGGERS)}"
         raise ValueError(message)
     if folder is None:
         message = f"log={name!r} wants checkpoint_dir=, the folder of the run"

@@ -75,5 +75,14 @@ class RunFolder:
         return Policy.load(path)
 
 
+def load_policy(path: str | os.PathLike[str]) -> Policy:
+    """Return the policy in a run's folder, or in a file; ValueError where there is neither."""
+    path = Path(path)
+    if not path.exists():
+        message = f"there is neither a run nor a policy at {path}"
+        raise ValueError(message)
+    return RunFolder(path).policy() if path.is_dir() else Policy.load(path)
+
+
 POLICY = "policy.safetensors"
 """File of the best policy."""

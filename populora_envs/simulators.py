@@ -188,6 +188,12 @@ def module_of_id(env_id: str) -> Any:
     return module if hasattr(module, "make") else importlib.import_module(_GYMNASIUM_IDS)
 
 
+def id_modules() -> list[str]:
+    """Return the modules that make environments from ids, without importing them."""
+    third = [point.partition(":")[0] for point in {**_entry_points(), **_registered}.values()]
+    return list(dict.fromkeys([_GYMNASIUM_IDS, *_ids.values(), *third]))
+
+
 def make(env_id: str) -> Any:
     """Make one environment from an id.
 

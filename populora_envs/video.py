@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from populora_envs.camera import MOST_TILES, Filming, Recording, film
 from populora_envs.policy import Policy
-from populora_envs.run_folder import RunFolder
+from populora_envs.run_folder import RunFolder, load_policy
 from populora_envs.settings import at_least
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _policies(given: Any) -> tuple[list[Policy], RunFolder | None]:
     if path.is_dir():
         folder = RunFolder(path)
         return [folder.policy()], folder
-    return [Policy.load(path)], None
+    return [load_policy(path)], None
 
 
 def _check(policies: list[Policy], path: Path, num_episodes: int, fps: float | None) -> None:

@@ -10,8 +10,8 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from populora_adapters.duck import DuckEnvs
-from populora_adapters.gymnasium import SlotResetVector, WaveVector
 from populora_adapters.pettingzoo import ParallelEnvs
+from populora_adapters.vectors import SlotResetVector, WaveVector
 from populora_envs import simulators
 from populora_envs.adapter import Autoreset, Transition
 from populora_envs.jobs import JobQueue, make_jobs

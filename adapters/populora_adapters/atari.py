@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from populora_adapters.gymnasium import SlotResetVector, multiply
 from populora_adapters.gymnasium import adapt as adapt_gymnasium
 from populora_adapters.gymnasium import make as make_gymnasium
+from populora_adapters.gymnasium import multiply
 from populora_adapters.gymnasium import visible as visible
+from populora_adapters.vectors import SlotResetVector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,15 @@ def make(env_id: str, render_mode: str | None = None) -> Any:
         raise
     gymnasium.register_envs(ale_py)
     return make_gymnasium(env_id, render_mode)
+
+
+def ids() -> list[str]:
+    """Return what `make` takes; ImportError where ale-py is missing."""
+    import ale_py
+    import gymnasium
+
+    gymnasium.register_envs(ale_py)
+    return sorted(name for name in gymnasium.registry if name.startswith("ALE/"))
 
 
 class AtariVector(SlotResetVector):

@@ -111,3 +111,10 @@ def _limit(env: Any) -> int | None:
             return -(-int(inside["episode_length"]) // int(inside.get("action_repeat", 1)))
         env = inside.get("env")
     return None
+
+
+def ids() -> list[str]:
+    """Return what `make` takes; ImportError where brax is missing."""
+    from brax import envs
+
+    return [f"brax/{name}" for name in sorted(envs._envs)]

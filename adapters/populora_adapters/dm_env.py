@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,10 @@ def make(env_id: str) -> Any:
     """
     name = env_id.removeprefix("dm_control/")
     try:
-        from dm_control import suite
+        with warnings.catch_warnings():
+            # nobody wants a window
+            warnings.filterwarnings("ignore", message=".*DISPLAY environment variable is missing")
+            from dm_control import suite
     except ImportError as error:
         error.add_note('to get it: pip install "populora-envs[dm-control]"')
         raise
@@ -41,6 +45,13 @@ def make(env_id: str) -> Any:
         raise ValueError(message)
     # Some tasks (lqr) draw their physics when they are loaded: copies are to be the same environment.
     return suite.load(domain, task, task_kwargs={"random": 0})
+
+
+def ids() -> list[str]:
+    """Return what `make` takes; ImportError where dm_control is missing."""
+    from dm_control import suite
+
+    return [f"dm_control/{domain}-{task}" for domain, task in suite.ALL_TASKS]
 
 
 def draw(env: Any) -> np.ndarray:

@@ -59,6 +59,13 @@ def make_batch(env_id: str, num_envs: int) -> Any:
     return envpool.make(name, env_type="gymnasium", num_envs=num_envs)
 
 
+def ids() -> list[str]:
+    """Return what `make` takes; ImportError where EnvPool is missing."""
+    import envpool
+
+    return [f"envpool/{name}" for name in envpool.list_all_envs()]
+
+
 class Pool:
     """A pool, of which single environments can be reset but not seeded.
 

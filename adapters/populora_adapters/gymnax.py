@@ -55,6 +55,13 @@ def make_batch(env_id: str, num_envs: int) -> Any:
     return Batch(env, num_envs, params)
 
 
+def ids() -> list[str]:
+    """Return what `make` takes; ImportError where gymnax is missing."""
+    import gymnax
+
+    return [f"gymnax/{name}" for name in sorted(gymnax.registered_envs)]
+
+
 def multiply(env: Any, num_envs: int) -> list[Any]:
     """Return one batch of an environment that exists."""
     return [Batch(env, num_envs)]

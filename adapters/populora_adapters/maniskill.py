@@ -109,6 +109,14 @@ def make(env_id: str) -> Any:
         raise FileNotFoundError(message) from error
 
 
+def ids() -> list[str]:
+    """Return what `make` takes; ImportError where ManiSkill is missing."""
+    importlib.import_module("mani_skill.envs")
+    from mani_skill.utils.registration import REGISTERED_ENVS
+
+    return [f"maniskill/{name}" for name in sorted(REGISTERED_ENVS)]
+
+
 def _no_driver(name: str, error: RuntimeError) -> str:
     return (
         f"ManiSkill could not make {name} ({error}): most of its tasks give their bodies a look even "

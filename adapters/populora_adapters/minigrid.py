@@ -69,3 +69,11 @@ def make(env_id: str, render_mode: str | None = None) -> Any:
         error.add_note('to get MiniGrid: pip install "populora-envs[minigrid]"')
         raise
     return make_gymnasium(env_id, render_mode)
+
+
+def ids() -> list[str]:
+    """Return what `make` takes; ImportError where minigrid is missing."""
+    import gymnasium
+    import minigrid  # noqa: F401 - registers its ids
+
+    return sorted(i for i in gymnasium.registry if i.startswith(("MiniGrid-", "BabyAI-")))

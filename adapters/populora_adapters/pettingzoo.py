@@ -52,6 +52,13 @@ def make(env_id: str, render_mode: str | None = None) -> Any:
         raise
 
 
+def ids() -> list[str]:
+    """Return what `make` takes; ImportError where PettingZoo is missing."""
+    from pettingzoo import parallel_registry
+
+    return [f"pettingzoo/{name}" for name in sorted(parallel_registry)]
+
+
 class ScoredAgent:
     """A parallel environment in which the return of one agent alone is the fitness.
 

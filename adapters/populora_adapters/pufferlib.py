@@ -208,6 +208,14 @@ def _made(name: str, num_envs: int) -> Any:
     return creator(num_envs=count, seed=0, **settings)
 
 
+def ids() -> list[str]:
+    """Return what `make` takes; ImportError where PufferLib, or its native part, is missing."""
+    with _own_folder():
+        from pufferlib.ocean.environment import MAKE_FUNCTIONS
+
+        return [f"pufferlib/{name}" for name in sorted(set(MAKE_FUNCTIONS) - _NO_IDS)]
+
+
 @contextmanager
 def _own_folder() -> Iterator[None]:
     """Work in a folder of its own, and leave the warning filters as they were.

@@ -44,9 +44,20 @@ def make(env_id: str, render_mode: str | None = None) -> Any:
         error.add_note('to get PyBullet: pip install "populora-envs[pybullet]"')
         raise
     name = env_id.removeprefix("pybullet/")
-    own = "pybullet_envs_gymnasium"
-    known = [i for i, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(own)]
+    known = _known()
     if name not in known:
-        message = f"{own} has no environment {name!r}; {near_names(name, known)}"
+        message = f"pybullet_envs_gymnasium has no environment {name!r}; {near_names(name, known)}"
         raise ValueError(message)
     return make_gymnasium(name, render_mode)
+
+
+def _known() -> list[str]:
+    own = "pybullet_envs_gymnasium"
+    return [i for i, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(own)]
+
+
+def ids() -> list[str]:
+    """Return what `make` takes; ImportError where the package is missing."""
+    import pybullet_envs_gymnasium  # noqa: F401 - registers its ids
+
+    return [f"pybullet/{name}" for name in sorted(_known())]

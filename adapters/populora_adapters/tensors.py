@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import TimeLimit
 
 from populora_adapters.duck import time_limit
-from populora_adapters.gymnasium import SlotResetVector, WaveVector
+from populora_adapters.vectors import SlotResetVector, WaveVector
 from populora_envs.spaces import to_numpy
 
 if TYPE_CHECKING:
