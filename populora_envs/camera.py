@@ -110,6 +110,7 @@ class Episode:
         adapter = simulators.adapt([self.scene.env])
         team = np.array(team_of(adapter))
         count = _one_world(adapter, len(team))
+        self.policy.check_fits(adapter.observation_space, adapter.action_space)
         observation = adapter.reset([self.seed] * count if adapter.seeds_slots else None)
         yield self.scene.draw()
         for _ in range(self.horizon or adapter.time_limit or DEFAULT_HORIZON):

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from populora_envs.adapter import Adapter
-    from populora_envs.policy import Policy
     from populora_envs.rescale import Range
     from populora_envs.slots import Slots
 
@@ -90,12 +89,6 @@ class Environments:
             names = (repr(name), repr(first))
             check_same(self.observation_space, adapter.observation_space, *names, "observation")
             check_same(self.action_space, adapter.action_space, *names, "action")
-
-    def _check_fits(self, policy: Policy) -> None:
-        """Refuse a policy that was made for other spaces; ValueError names both."""
-        names = ("these environments", "the policy")
-        check_same(self.observation_space, policy.encoder.space, *names, "observation")
-        check_same(self.action_space, policy.actor.space, *names, "action")
 
     def _say_once(self, message: str) -> None:
         if message not in self._said:

@@ -227,7 +227,7 @@ class EnvInteractor(Environments):
         """
         model = plain_module(policy)
         if isinstance(policy, Policy):
-            self._check_fits(policy)
+            policy.check_fits(self.observation_space, self.action_space)
         if isinstance(policy, Policy) and action is None:
             self._actor_of = (policy.actor.head, policy.actor)
             action = policy.actor.head

@@ -105,6 +105,18 @@ class Policy(nn.Module):
         actions, _ = self.actor.act(output, None, 1 if size is None else size)
         return slot_action(self.actor.space, actions, 0) if size is None else actions
 
+    def check_fits(
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+    ) -> None:
+        """Refuse spaces of other sizes than those that the policy was made for; ValueError names both."""
+        own = _sizes(self.encoder, self.actor.space)
+        if own != _sizes(Encoder(observation_space, flatten=not self.encoder.nested), action_space):
+            message = (
+                f"the policy was made for observations {self.encoder.space} and actions "
+                f"{self.actor.space}, and here are {observation_space} and {action_space}"
+            )
+            raise ValueError(message)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the policy as one file of safetensors, spaces, head and ranges in its header.
 
@@ -172,6 +184,10 @@ class Policy(nn.Module):
             observation = stack.value
         count = 1 if size is None else size
         return self.encoder.encode(observation, count, device_of(self.model)), size
+
+
+def _sizes(encoder: Encoder, space: spaces.Space[Any]) -> tuple[Any, ...]:
+    return encoder.shape, type(space), Actor(None, space, None, None).output_size()
 
 
 def _plain(given: Range) -> list[Any]:
