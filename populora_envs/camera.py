@@ -150,10 +150,15 @@ def _side_by_side(films: list[list[np.ndarray]], columns: int) -> Iterator[np.nd
         yield np.concatenate(rows)
 
 
-def _write(path: Path, frames: Iterator[np.ndarray], fps: float) -> int:
+def _encoder() -> Any:
+    """Return what opens a file for frames; ImportError where the extra is missing."""
     with wanted("imageio_ffmpeg", "a video"):
         import imageio.v2 as imageio
         import imageio_ffmpeg  # noqa: F401 - without it the first frame would fail
+    return imageio.get_writer
+
+
+def _write(path: Path, frames: Iterator[np.ndarray], fps: float) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     is_gif = path.suffix == ".gif"
     settings = (
@@ -162,8 +167,7 @@ def _write(path: Path, frames: Iterator[np.ndarray], fps: float) -> int:
     partial = path.with_name(f".{path.stem}{PARTIAL}{path.suffix}")
     count = 0
     try:
-        opened: Any = imageio.get_writer
-        with opened(partial, **settings) as writer:
+        with _encoder()(partial, **settings) as writer:
             for frame in frames:
                 writer.append_data(frame)
                 count += 1
@@ -180,6 +184,7 @@ def film(job: Filming) -> Recording:
         RuntimeError: where that process dies.
         Exception: what the simulator raises.
     """
+    _encoder()
     try:
         sent = cloudpickle.dumps(job)
     except Exception:  # environments fail at this in every possible way

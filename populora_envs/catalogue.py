@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import warnings
 from typing import TYPE_CHECKING
 
 from populora_envs import operators, simulators
@@ -60,8 +61,14 @@ def environments(word: str) -> list[str]:
 
 def ids_of(module: str) -> list[str] | None:
     """Return the ids that a module makes, none where it does not tell, None where it is not installed."""
-    # some simulators greet whoever imports them
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    # some simulators greet whoever imports them, and warn of screens and drivers
+    said = io.StringIO()
+    with (
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
         try:
             tell = getattr(importlib.import_module(module), "ids", None)
             return [] if tell is None else list(tell())
