@@ -5,6 +5,7 @@ Colours are Okabe and Ito's, which people with any kind of colour vision can tel
 
 from __future__ import annotations
 
+import io
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,15 @@ def new_figure(x: str, y: str) -> tuple[Any, Any]:
     with wanted("matplotlib", "a plot"):
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
-    figure = Figure(figsize=SIZE, dpi=150, layout="constrained")
+
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            """Show it in a notebook, without a backend."""
+            data = io.BytesIO()
+            self.savefig(data, format="png")
+            return data.getvalue()
+
+    figure = Picture(figsize=SIZE, dpi=150, layout="constrained")
     axes = figure.subplots()
     axes.set_xlabel(x)
     axes.set_ylabel(y)

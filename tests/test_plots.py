@@ -134,3 +134,7 @@ def test_pictures_touch_no_global_state_of_matplotlib():
     assert (
         "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
     )
+
+
+def test_a_picture_shows_itself_in_a_notebook():
+    assert history().plot()._repr_png_().startswith(b"\x89PNG")
