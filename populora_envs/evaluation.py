@@ -17,6 +17,8 @@ from populora_envs.stage import Task
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy as np
+
     from populora_envs.actor import Actor
     from populora_envs.normalizer import Moments
     from populora_envs.players import Players
@@ -47,6 +49,9 @@ class Evaluated(NamedTuple):
     """Spent in the simulator, added up over workers."""
     seconds_forward: float
     """Spent on policies and actions, added up over workers."""
+    finals: list[np.ndarray | None]
+    """Of each job, in the order of the jobs, the encoded observation that its last step gave; None for
+    images, and where a simulator that resets itself does not show it."""
 
 
 class Evaluation:
@@ -122,7 +127,7 @@ class Evaluation:
                 population.routed,
                 population.pop_size,
                 episode_seeds,
-                with_moments=normalizer is not None,
+                with_moments=normalizer is not None or population.watched,
                 digest=population.digest,
             )
         if normalizer is not None:
@@ -147,6 +152,7 @@ def _gathered(
         env_steps=int(lengths.sum()),
         seconds_env=seconds_env,
         seconds_forward=seconds_forward,
+        finals=[r.final for r in every],
     )
 
 

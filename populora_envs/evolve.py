@@ -213,7 +213,7 @@ class Run:
             spread = diversity(self.population)
         planned = self.contest.plan(judged)
         start_of_learning = perf_counter()
-        self.search.tell(judged.fitnesses)
+        self.search.tell(judged.fitnesses, judged.evaluated)
         seconds_evolution += perf_counter() - start_of_learning
         has_new_champion = self.contest.look(planned)
         self.stopped = self.contest.is_certified

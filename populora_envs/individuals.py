@@ -33,6 +33,8 @@ LOSSLESS = 1e-5
 class Individuals:
     """What `Population` inherits to read and write its individuals."""
 
+    watched: bool = False
+    """Whether evaluations keep the moments of what each individual observes, normaliser or not."""
     pop_size: int
     low_rank: int
     individuals: dict[str, RoutedLinear]
@@ -76,6 +78,14 @@ class Individuals:
                 given = state[name].get(part)  # an individual without a bias leaves it as it is
                 weights[individual] = 0.0 if given is None else given.to(weights)
         self.lineage.enter_([individual], [()], "written", self.generation)
+
+    def write_change_(self, individual: int, change: Change) -> None:
+        """Overwrite one individual with a dense change, as `individual_change` gives it.
+
+        It counts from the weights that the user gave, wherever the base has moved. What exceeds this
+        population's rank is truncated, and a warning states the error.
+        """
+        self.write_individual_(individual, self._relative(change))
 
     def _check_individual(self, state: State) -> None:
         self._check_names(state)

@@ -16,7 +16,7 @@ from populora_envs.seeds import Purpose, job_seeds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from populora_envs.evaluation import Evaluation
+    from populora_envs.evaluation import Evaluated, Evaluation
     from populora_envs.fitness import FitnessFunction
     from populora_envs.population import Population
 
@@ -33,6 +33,8 @@ class Judged(NamedTuple):
     env_steps: int
     seconds_env: float
     seconds_forward: float
+    evaluated: Evaluated | None = None
+    """All that the episodes gave, where some were played."""
 
 
 class Trial(NamedTuple):
@@ -84,6 +86,7 @@ class RolloutJudge:
             evaluated.env_steps,
             evaluated.seconds_env,
             evaluated.seconds_forward,
+            evaluated,
         )
 
     def trial(self, population: Population, purpose: Purpose, episodes: Sequence[int]) -> Trial:

@@ -10,6 +10,9 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+Birth = tuple[int, tuple[int, ...], str, int]
+"""Id, ids of the parents, operator and first generation of one individual."""
+
 CENTRE = -1
 """The id of the policy that a search stands at, whose samples the individuals are."""
 
@@ -103,6 +106,16 @@ class Lineage:
         """Note that everyone is new: a sample of the centre of a search, or of nothing."""
         parents = (CENTRE,) if has_centre else ()
         self.enter_(range(len(self)), [parents] * len(self), operator, generation)
+
+    def birth(self, individual: int) -> Birth:
+        """Return who somebody is, to be put elsewhere by `move_`."""
+        i = int(individual)
+        return int(self.ids[i]), self.parents[i], self.operators[i], int(self.born[i])
+
+    def move_(self, place: int, birth: Birth) -> None:
+        """Let somebody who was there before stand in a place again."""
+        self.ids[place], self.parents[place], self.operators[place], self.born[place] = birth
+        self.fitnesses[place] = torch.nan
 
     @property
     def count(self) -> int:

@@ -29,11 +29,14 @@ class Part(NamedTuple):
     """Observations in the moments."""
     moments: np.ndarray | None
     """float64 `[results, 2, D]`: mean and squares."""
+    finals: np.ndarray | None
+    """`[results, D]`, where all of them are known."""
 
 
 def columns(results: Sequence[JobResult], task: Task) -> Part:
     """Return results of one entry as columns."""
     known = [result.moments for result in results if result.moments is not None]
+    finals = [result.final for result in results if result.final is not None]
     moments = [torch.stack([moment.mean, moment.squares]) for moment in known]
     return Part(
         np.array([task.number_of(r.job) for r in results], dtype=np.int64),
@@ -42,6 +45,7 @@ def columns(results: Sequence[JobResult], task: Task) -> Part:
         [r.end for r in results],
         [moment.count for moment in known],
         torch.stack(moments).numpy() if moments else None,
+        np.stack(finals) if finals and len(finals) == len(results) else None,
     )
 
 
@@ -54,8 +58,9 @@ def rows(part: Part, jobs: list[Job]) -> dict[int, JobResult]:
         if part.moments is not None:
             mean, squares = torch.from_numpy(part.moments[i]).unbind()
             moments = Moments(part.counts[i], mean, squares)
+        final = None if part.finals is None else part.finals[i]
         total = float(part.returns[i])
-        found[number] = JobResult(jobs[number], total, length, part.ends[i], moments)
+        found[number] = JobResult(jobs[number], total, length, part.ends[i], moments, final)
     return found
 
 

@@ -230,7 +230,8 @@ class _Run:
             moments = None
             if self.sums is not None:
                 moments = moments_of(length, self.sums[0, slot], self.sums[1, slot])
-            own = JobResult(job, float(self.returns[slot]), length, end, moments)
+            final = self.slots.final(slot)
+            own = JobResult(job, float(self.returns[slot]), length, end, moments, final)
             result = self.teams.note(slot, own)
             if result is not None:
                 self.results.append(result)

@@ -124,6 +124,11 @@ class Slots:
         seen: np.ndarray = self._buffer[0][rows]
         return seen
 
+    def final(self, slot: int) -> np.ndarray | None:
+        """Return a copy of the vector that the last step gave in a slot, None where it is hidden."""
+        hidden = self.adapter.autoreset is Autoreset.SAME_STEP or not self.encoder.is_vector
+        return None if hidden else np.array(self.seen(slot))
+
     def step(self, actions: Any) -> Transition:
         """Step the acting slots, `actions` nested arrays `[N, *act]`; the rest means nothing."""
         start = perf_counter()

@@ -11,6 +11,8 @@ from populora_envs.seeds import derive_seed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+
     from populora_envs.jobs import Job
     from populora_envs.normalizer import Moments
 
@@ -27,6 +29,9 @@ class JobResult(NamedTuple):
     """``"terminated"``, ``"truncated"`` or ``"horizon"``."""
     moments: Moments | None
     """Of the encoded observations the policy acted on, where they were asked for."""
+    final: np.ndarray | None = None
+    """The encoded observation of the last step; None for images, nested ones, and where a simulator
+    that resets itself does not show it."""
 
 
 _ENDS = ("terminated", "truncated", "horizon")
@@ -68,4 +73,5 @@ class Teams:
             max(result.length for result in members),
             max((result.end for result in members), key=_ENDS.index),
             reduce(merge_moments, moments) if moments else None,
+            members[0].final,
         )

@@ -36,7 +36,7 @@ FLOORS = (
     {"fused"},
     {"layer_plan"},
     {"plans"},
-    {"invariance"},
+    {"archive", "hall_of_fame", "invariance"},
     {"calls"},
     {"policy_files"},
     {"lockstep"},
@@ -63,6 +63,9 @@ FLOORS = (
         "adapter",
         "callbacks",
         "extras",
+        "behaviour",
+        "elite",
+        "heatmap",
         "jobs",
         "lineage",
         "low_rank",
@@ -94,6 +97,7 @@ OPTIONAL = {
     "plots": {"matplotlib"},
     "search.cma": {"cma"},
     "camera": {"PIL", "imageio", "imageio_ffmpeg"},
+    "heatmap": {"matplotlib"},
 }
 """By the name of a module, the packages that it imports where they are there."""
 ADAPTER_CORE = {"adapter", "registry", "slot_actions", "spaces"}

@@ -7,6 +7,7 @@ from populora_envs.search.cma import CovarianceMatrixAdaptation
 from populora_envs.search.es import EvolutionStrategy
 from populora_envs.search.ga import GeneticAlgorithm
 from populora_envs.search.genome import Genome
+from populora_envs.search.map_elites import MapElites
 from populora_envs.search.openai_es import OpenAIES
 from populora_envs.search.pgpe import PGPE
 from populora_envs.search.random_search import RandomSearch
@@ -21,6 +22,7 @@ __all__ = [
     "EvolutionStrategy",
     "GeneticAlgorithm",
     "Genome",
+    "MapElites",
     "OpenAIES",
     "RandomSearch",
     "Search",

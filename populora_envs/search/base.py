@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from populora_envs.behaviour import Shown
     from populora_envs.individuals import State
     from populora_envs.population import Population
 
@@ -39,6 +40,7 @@ class Search(ABC):
         self.population = population
         population.sync_()
         self._asked = self._told = False
+        self._evaluated: Shown | None = None
         self._told_last = torch.full((population.pop_size,), -torch.inf, device="cpu")
 
     def ask(self) -> None:
@@ -52,11 +54,13 @@ class Search(ABC):
             self._note_births()
         self._asked, self._told = True, False
 
-    def tell(self, fitnesses: Any) -> None:
+    def tell(self, fitnesses: Any, evaluated: Shown | None = None) -> None:
         """Learn what this generation scored.
 
         Args:
             fitnesses: `[P]`, higher is better; what is not finite ranks last.
+            evaluated: what `EnvInteractor.rollout` gave, for searches that look at more than fitness:
+                `_tell` finds it in `_evaluated`.
 
         Raises:
             RuntimeError: where nothing was asked since the last call.
@@ -66,7 +70,9 @@ class Search(ABC):
             raise RuntimeError(message)
         self._told_last = self._checked(fitnesses)
         self.population.lineage.fitnesses = self._told_last.clone()
+        self._evaluated = evaluated
         self._tell(self._told_last)
+        self._evaluated = None
         self._asked, self._told = False, True
 
     def scores(self, fitnesses: Any = None) -> Tensor:

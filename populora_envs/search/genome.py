@@ -72,6 +72,12 @@ class Genome:
         _write_(state.values(), row[None])
         return {name: {part: w[0] for part, w in parts.items()} for name, parts in state.items()}
 
+    def row_of(self, state: State) -> Tensor:
+        """Return the genes of an individual, float64 `[D]`, as `state_of` or `write_` made it."""
+        layers = ({part: w[None] for part, w in state[n].items()} for n in state)
+        free = (weights for parts in layers for weights in _free(parts).values())
+        return torch.cat([weights.flatten().to("cpu", torch.float64) for weights in free])
+
     def _layers(self) -> Iterator[Parts]:
         return (layer.parts for layer in self.population.individuals.values())
 

@@ -15,7 +15,8 @@ from populora_envs.population import Population
 from populora_envs.search import VectorSearch, make_search, searches
 from tests.populations import numbers
 
-NAMES = sorted(searches)
+# map_elites wants a descriptor: tests/test_archives.py
+NAMES = sorted(set(searches) - {"map_elites"})
 WITH_CENTRE = [name for name in NAMES if name not in ("ga", "random")]
 AROUND_A_MEAN = [name for name in WITH_CENTRE if name not in ("es", "cma")]
 
