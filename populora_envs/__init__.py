@@ -8,6 +8,7 @@ from populora_envs.history import History
 from populora_envs.interactor import EnvInteractor, PolicyScore, interact_with_env
 from populora_envs.operators import (
     register_crossover,
+    register_migration,
     register_mutation,
     register_parent_selection,
     register_selection,
@@ -39,6 +40,7 @@ __all__ = [
     "register_adapter",
     "register_crossover",
     "register_head",
+    "register_migration",
     "register_mutation",
     "register_parent_selection",
     "register_search",

@@ -27,7 +27,14 @@ from populora_envs.population import Population
 from populora_envs.ranks import together_or_not_at_all
 from populora_envs.report import present
 from populora_envs.run_folder import POLICY, RunFolder
-from populora_envs.search import GeneticAlgorithm, Search, check_search, chosen, make_search
+from populora_envs.search import (
+    GeneticAlgorithm,
+    IslandAlgorithm,
+    Search,
+    check_search,
+    chosen,
+    make_search,
+)
 from populora_envs.settings import EvolveSettings, at_least, real_number
 
 if TYPE_CHECKING:
@@ -151,7 +158,7 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
     loggers = check_log(log, checkpoint_dir)
     told = check_callbacks(callbacks, on_generation)
     if adapt_bias is None:
-        uses_genes = chosen(search, choices) is GeneticAlgorithm
+        uses_genes = chosen(search, choices) in (GeneticAlgorithm, IslandAlgorithm)
         settings = dataclasses.replace(settings, adapt_bias=model is None or not uses_genes)
     if envs is None and (fitness is None or model is None):
         message = "without environments both model= and fitness= are needed"

@@ -14,7 +14,6 @@ from populora_envs.batching import batch_size, show_to_all
 from populora_envs.calls import call_on_ranks
 from populora_envs.compiled import CompiledModel
 from populora_envs.fitness import best_first, check_fitnesses
-from populora_envs.genetics import Genetics
 from populora_envs.individuals import Individuals, check_shape, row
 from populora_envs.lineage import Lineage
 from populora_envs.lockstep import Lockstep
@@ -22,6 +21,7 @@ from populora_envs.moved import MovedBase
 from populora_envs.normalizer import find_normalizer
 from populora_envs.plans import Route
 from populora_envs.routing import RoutedLinear, RoutedModel, plain_copy, route_model
+from populora_envs.schemes import Schemes
 from populora_envs.settings import at_least, whole_number
 from populora_envs.targets import check_base, copied, find_targets
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from populora_envs.ranks import Ranks
 
 
-class Population(Genetics, Individuals, Lockstep):
+class Population(Schemes, Individuals, Lockstep):
     """A population of low-rank individuals on a copy of one base model.
 
     Args:

@@ -9,6 +9,7 @@ from populora_envs.operators.choose import check_options, option_names, resolve
 from populora_envs.search.base import Search, searches
 from populora_envs.search.es import EvolutionStrategy
 from populora_envs.search.ga import GeneticAlgorithm
+from populora_envs.search.islands import IslandAlgorithm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 def chosen(search: Choice, settings: dict[str, Any]) -> Callable[..., Search]:
     """Return what makes the search; None means the genetic algorithm where its options are given."""
+    if search in (None, "ga") and "num_islands" in settings:
+        return IslandAlgorithm
     if search is not None:
         return resolve(searches, search)
     is_es = set(settings) <= set(option_names(EvolutionStrategy))
@@ -39,6 +42,9 @@ def check_search(search: Choice, settings: dict[str, Any], others: Iterable[str]
         others = {*others, *option_names(EvolutionStrategy)}
     if make is GeneticAlgorithm:
         check_choices(settings, others)
+    elif make is IslandAlgorithm:
+        own = option_names(IslandAlgorithm)
+        check_choices({n: v for n, v in settings.items() if n not in own}, {*others, *own})
     else:
         check_options([make], settings, others)
 
