@@ -5,6 +5,8 @@ from populora_envs.callbacks import Callback
 from populora_envs.distributed import is_main_rank
 from populora_envs.evolution import evolve_with_env
 from populora_envs.history import History
+from populora_envs.archive import CVTArchive, GridArchive
+from populora_envs.hall_of_fame import HallOfFame
 from populora_envs.interactor import EnvInteractor, PolicyScore, interact_with_env
 from populora_envs.operators import (
     register_crossover,
@@ -24,7 +26,10 @@ from populora_envs.video import record_video
 __all__ = [
     "ActionHead",
     "Callback",
+    "CVTArchive",
     "EnvInteractor",
+    "GridArchive",
+    "HallOfFame",
     "History",
     "Policy",
     "PolicyScore",

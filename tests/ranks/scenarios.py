@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from populora_envs import (
+    GridArchive,
     Population,
     broadcast,
     evolve_with_env,
@@ -49,6 +50,32 @@ def cartpole():
 
 def pendulum_ga():
     return evolved("Pendulum-v1", search="ga", horizon=60)
+
+
+def islands():
+    """What the lineage says comes with it."""
+    rows = []
+    told = evolved(
+        "Pendulum-v1",
+        horizon=40,
+        num_islands=2,
+        migrate_every=1,
+        on_generation=lambda population, entry: rows.extend(population.lineage.rows()),
+    )
+    return {**told, "lineage": [[row["id"], *row["parents"], row["born"]] for row in rows]}
+
+
+def map_elites():
+    archive = GridArchive([-1.0, -8.0], [1.0, 8.0], (4, 4))
+    told = evolved(
+        "Pendulum-v1",
+        horizon=40,
+        search="map_elites",
+        archive=archive,
+        descriptor=lambda episode: (episode.final[0], episode.mean[2]),
+    )
+    held = [[c, e.fitnesses, e.descriptors] for c, e in sorted(archive.elites.items())]
+    return {**told, "archive": held}
 
 
 def sampling():
