@@ -12,10 +12,11 @@ from enum import Enum
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+import numpy as np
 
-    import numpy as np
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
     from gymnasium import Space
 
 
@@ -55,12 +56,14 @@ class Adapter(Protocol):
         seeds_slots: whether `reset` can seed one slot alone.
         time_limit: most steps of an episode as far as the simulator tells, else None.
 
-    It may have two more:
+    It may have three more:
 
     - `notes`, strings: what users should know of these environments; each is said once in a warning.
     - `team`, a tuple of floats: so many slots in a row are the agents of one environment. One individual
       plays them all, they begin together, and the return of an episode is the sum over the agents
       of these weights times their returns. Without it every slot is on its own.
+    - `info`, a function of a slot that returns what the simulator told beside observation and reward at
+      the slot's last step, a dict. Numbers and small arrays in it reach descriptors of behaviour.
     """
 
     num_slots: int
@@ -99,6 +102,23 @@ def team_of(adapter: Adapter) -> tuple[float, ...]:
     """Return the weights of the slots that play together; one slot alone has weight 1."""
     team: tuple[float, ...] = getattr(adapter, "team", (1.0,))
     return team
+
+
+MOST_INFO = 64
+"""Most numbers of an array in an info that are kept."""
+
+
+def info_numbers(info: Mapping[Any, Any]) -> dict[str, float | np.ndarray]:
+    """Return the numbers and small arrays of numbers in what a simulator told, copied."""
+    kept: dict[str, float | np.ndarray] = {}
+    for name, value in info.items():
+        if isinstance(value, (bool, int, float, np.number, np.bool_)):
+            kept[str(name)] = float(value)
+        elif (
+            isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.size <= MOST_INFO
+        ):
+            kept[str(name)] = value.copy()
+    return kept
 
 
 def reward_number(reward: Any) -> float:

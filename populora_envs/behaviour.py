@@ -40,6 +40,9 @@ class Episode(NamedTuple):
     """Steps."""
     end: str
     """``"terminated"``, ``"truncated"`` or ``"horizon"``."""
+    info: dict[str, Any]
+    """The numbers and small arrays in the `info` of the last step; empty where the simulator, or its
+    adapter, tells none."""
 
 
 class Shown(Protocol):
@@ -70,6 +73,11 @@ class Shown(Protocol):
         """Of each job, in the same order."""
         ...
 
+    @property
+    def infos(self) -> list[dict[str, Any] | None]:
+        """Of each job, in the same order."""
+        ...
+
 
 def episodes_of(shown: Shown) -> list[list[Episode]]:
     """Return the episodes of every individual, `[P][E]`."""
@@ -91,6 +99,7 @@ def _episode(shown: Shown, i: int, e: int, pop_size: int) -> Episode:
         float(shown.returns[i, e]),
         int(shown.lengths[i, e]),
         shown.ends[i][e],
+        shown.infos[number] or {},
     )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from populora_envs.population import Population
     from populora_envs.rollout import Forward
     from populora_envs.stage import Shown
-    from populora_envs.teams import JobResult
+    from populora_envs.teams import Info, JobResult
 
 
 class Evaluated(NamedTuple):
@@ -52,6 +52,8 @@ class Evaluated(NamedTuple):
     finals: list[np.ndarray | None]
     """Of each job, in the order of the jobs, the encoded observation that its last step gave; None for
     images, and where a simulator that resets itself does not show it."""
+    infos: list[Info | None]
+    """Of each job, what the simulator told of its last step, where that was asked for."""
 
 
 class Evaluation:
@@ -86,6 +88,7 @@ class Evaluation:
         episode_seeds: Sequence[int],
         *,
         with_moments: bool = False,
+        with_infos: bool = False,
         digest: Callable[[], Any] | None = None,
     ) -> Evaluated:
         """Play every individual on every seed in every entry.
@@ -94,6 +97,7 @@ class Evaluation:
         episodes are spread.
         """
         task = Task(pop_size, tuple(episode_seeds), self.horizons, self.draws, with_moments)
+        task = task._replace(with_infos=with_infos)
         shown = self._play(forward, task, digest)
         if shown.drew_globals and not self.actor.warned_of_globals:
             self.actor.warned_of_globals = True
@@ -128,6 +132,7 @@ class Evaluation:
                 population.pop_size,
                 episode_seeds,
                 with_moments=normalizer is not None or population.watched,
+                with_infos=population.watched,
                 digest=population.digest,
             )
         if normalizer is not None:
@@ -153,6 +158,7 @@ def _gathered(
         seconds_env=seconds_env,
         seconds_forward=seconds_forward,
         finals=[r.final for r in every],
+        infos=[r.info for r in every],
     )
 
 

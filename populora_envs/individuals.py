@@ -34,7 +34,7 @@ class Individuals:
     """What `Population` inherits to read and write its individuals."""
 
     watched: bool = False
-    """Whether evaluations keep the moments of what each individual observes, normaliser or not."""
+    """Whether evaluations keep the moments of what everyone observes, and the infos of last steps."""
     pop_size: int
     low_rank: int
     individuals: dict[str, RoutedLinear]

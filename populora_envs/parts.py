@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from populora_envs.jobs import Job
     from populora_envs.stage import Task
+    from populora_envs.teams import Info
 
 
 class Part(NamedTuple):
@@ -31,6 +32,7 @@ class Part(NamedTuple):
     """float64 `[results, 2, D]`: mean and squares."""
     finals: np.ndarray | None
     """`[results, D]`, where all of them are known."""
+    infos: list[Info | None]
 
 
 def columns(results: Sequence[JobResult], task: Task) -> Part:
@@ -46,6 +48,7 @@ def columns(results: Sequence[JobResult], task: Task) -> Part:
         [moment.count for moment in known],
         torch.stack(moments).numpy() if moments else None,
         np.stack(finals) if finals and len(finals) == len(results) else None,
+        [result.info for result in results],
     )
 
 
@@ -60,7 +63,9 @@ def rows(part: Part, jobs: list[Job]) -> dict[int, JobResult]:
             moments = Moments(part.counts[i], mean, squares)
         final = None if part.finals is None else part.finals[i]
         total = float(part.returns[i])
-        found[number] = JobResult(jobs[number], total, length, part.ends[i], moments, final)
+        found[number] = JobResult(
+            jobs[number], total, length, part.ends[i], moments, final, part.infos[i]
+        )
     return found
 
 

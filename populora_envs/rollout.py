@@ -40,7 +40,7 @@ MOST_NAMED = 8
 """Most jobs that an error names, where the simulator does not say which slot failed."""
 
 
-def play(
+def play(  # noqa: PLR0913 - keywords say what is wanted beside the returns
     slots: Slots,
     forward: Forward,
     act: Act,
@@ -48,6 +48,7 @@ def play(
     horizon: int,
     *,
     with_moments: bool = False,
+    with_infos: bool = False,
     seats: np.ndarray | None = None,
     at_once: int | None = None,
 ) -> Played:
@@ -64,13 +65,14 @@ def play(
         take_job: returns the next job or None.
         horizon: most steps of an episode.
         with_moments: return the moments of each job's observations.
+        with_infos: return what the simulator told of each job's last step.
         seats: int64 `[at least N, 2]`, where individual and episode of each slot are shown to who
             looks on from another process; -1 at rest.
         at_once: most slots that act, where others wait for jobs too; None means all.
     """
     slots.stop()
     run = _Run(slots, forward, act, take_job, horizon, with_moments=with_moments)
-    run.seats = seats
+    run.seats, run.with_infos = seats, with_infos
     run.at_once = slots.num_slots if at_once is None else at_once
     try:
         with torch.inference_mode():
@@ -118,6 +120,7 @@ class _Run:
         self.sums: np.ndarray | None = None
         self.seats: np.ndarray | None = None
         self.at_once = count
+        self.with_infos = False
         if with_moments:
             self.sums = np.zeros((2, count, *(slots.encoder.shape or ())))
         self.results: list[JobResult] = []
@@ -231,7 +234,9 @@ class _Run:
             if self.sums is not None:
                 moments = moments_of(length, self.sums[0, slot], self.sums[1, slot])
             final = self.slots.final(slot)
-            own = JobResult(job, float(self.returns[slot]), length, end, moments, final)
+            info = self.slots.info(slot) if self.with_infos else None
+            total = float(self.returns[slot])
+            own = JobResult(job, total, length, end, moments, final, info)
             result = self.teams.note(slot, own)
             if result is not None:
                 self.results.append(result)

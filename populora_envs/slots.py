@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from populora_envs.adapter import Autoreset, blame, blamed, team_of
+from populora_envs.adapter import Autoreset, blame, blamed, info_numbers, team_of
 from populora_envs.spaces import copied_rows
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from populora_envs.adapter import Adapter, Transition
     from populora_envs.spaces import Encoder
+    from populora_envs.teams import Info
 
 
 class Slots:
@@ -128,6 +129,11 @@ class Slots:
         """Return a copy of the vector that the last step gave in a slot, None where it is hidden."""
         hidden = self.adapter.autoreset is Autoreset.SAME_STEP or not self.encoder.is_vector
         return None if hidden else np.array(self.seen(slot))
+
+    def info(self, slot: int) -> Info:
+        """Return the numbers that the simulator told of a slot's last step, none where it tells none."""
+        told = getattr(self.adapter, "info", None)
+        return {} if told is None else info_numbers(told(slot))
 
     def step(self, actions: Any) -> Transition:
         """Step the acting slots, `actions` nested arrays `[N, *act]`; the rest means nothing."""

@@ -51,6 +51,8 @@ class Task(NamedTuple):
     """Whether the moments of the observations are wanted."""
     share: Share | None = None
     """Of this rank, None where there is one."""
+    with_infos: bool = False
+    """Whether it is wanted what the simulator told of the last step of each job."""
 
     @property
     def num_jobs(self) -> int:
@@ -164,6 +166,7 @@ class Stage:
                     take(i),
                     most,
                     with_moments=task.with_moments,
+                    with_infos=task.with_infos,
                     seats=seats,
                     at_once=None if at_once is None else at_once[i],
                 )

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from populora_envs.normalizer import Moments
 
 
+Info = dict[str, "float | np.ndarray"]
+"""Numbers and small arrays by their names."""
+
+
 class JobResult(NamedTuple):
     """What one episode gave."""
 
@@ -32,6 +36,8 @@ class JobResult(NamedTuple):
     final: np.ndarray | None = None
     """The encoded observation of the last step; None for images, nested ones, and where a simulator
     that resets itself does not show it."""
+    info: Info | None = None
+    """The numbers that the simulator told of the last step, where they were asked for."""
 
 
 _ENDS = ("terminated", "truncated", "horizon")
@@ -74,4 +80,5 @@ class Teams:
             max((result.end for result in members), key=_ENDS.index),
             reduce(merge_moments, moments) if moments else None,
             members[0].final,
+            members[0].info,
         )

@@ -346,6 +346,40 @@ def test_an_episode_shows_its_last_observation_and_the_moments_of_those_acted_on
         assert (episode.episode_return, episode.length, episode.end) == (6.0, 3, "terminated")
 
 
+class Telling(Aim):
+    """Tells where it is, and what no descriptor can use."""
+
+    def step(self, action):
+        *seen, info = super().step(action)
+        info = {"place": self.place, "twice": np.array([self.place, self.place]), "words": "no"}
+        return *seen, {**info, "itself": self}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_descriptor_reads_the_info_of_the_last_step(num_workers):
+    told = []
+
+    def descriptor(episode):
+        told.append(episode)
+        return episode.info["place"], episode.info["twice"][1]
+
+    evolve_with_env(
+        Telling,
+        linear(),
+        search="map_elites",
+        descriptor=descriptor,
+        num_generations=2,
+        pop_size=4,
+        low_rank=1,
+        horizon=6,
+        num_workers=num_workers,
+    )
+    assert len(told) == 8
+    for episode in told:
+        assert set(episode.info) == {"place", "twice"}
+        assert np.float32(episode.info["place"]) == episode.final[0]
+
+
 def test_descriptors_of_another_size_are_refused():
     with pytest.raises(ValueError, match=r"descriptor= gave shape \(1,\) and the archive wants"):
         evolve_with_env(

@@ -60,6 +60,7 @@ class SingleEnvs:
         self._split = make_splitter(self.action_space)
         self._everyone = range(self.num_slots)
         self._unbegun = set(self._everyone)
+        self._last: tuple[Sequence[int], list[Any]] = ((), [])
         self._looks = _LOOKS
         self._shared: dict[int, tuple[Any, np.ndarray]] = {}
         self._stack = Stack(self.observation_space, self.num_slots)
@@ -110,7 +111,16 @@ class SingleEnvs:
             if len(results) < len(rows):
                 blame(error, rows[len(results)])
             raise
+        self._last = rows, results
         return self._transition(results, rows)
+
+    def info(self, slot: int) -> dict[Any, Any]:
+        """Return the info that a slot gave when it was last stepped, empty where it gives none."""
+        rows, results = self._last
+        result = results[rows.index(slot)]
+        # A dm_env TimeStep is a tuple too, and ends with its observation.
+        info = result[-1] if type(result) is tuple else None
+        return info if isinstance(info, dict) else {}
 
     def _transition(self, results: list[Any], rows: Sequence[int]) -> Transition:
         columns = self._columns(results)
