@@ -131,7 +131,8 @@ class Evaluation:
                 population.routed,
                 population.pop_size,
                 episode_seeds,
-                with_moments=normalizer is not None or population.watched,
+                with_moments=normalizer is not None
+                or (population.watched and self.players.encoder.is_vector),
                 with_infos=population.watched,
                 digest=population.digest,
             )

@@ -88,19 +88,22 @@ class Lineage:
         generation: int,
     ) -> None:
         """Do what `birth_` does for parents that are named by their ids."""
-        for child, parents in zip(_plain(children), parent_ids, strict=True):
-            self.ids[child] = self._next
+        places = list(_plain(children))
+        for child, parents in zip(places, parent_ids, strict=True):
             self.parents[child], self.operators[child] = parents, operator
-            self.born[child], self.fitnesses[child] = generation, torch.nan
-            self._next += 1
+        self.ids[places] = torch.arange(self._next, self._next + len(places), device="cpu")
+        self.born[places], self.fitnesses[places] = generation, torch.nan
+        self._next += len(places)
 
     def vary_(self, individuals: Sequence[int] | Tensor, operator: str, generation: int) -> None:
         """Note a variation: of who is born in `generation` as part of its birth, else as a new one."""
+        born, older = self.born.tolist(), []
         for i in _plain(individuals):
-            if int(self.born[i]) == generation and self.operators[i] != "init":
+            if born[i] == generation and self.operators[i] != "init":
                 self.operators[i] += f"+{operator}"
             else:
-                self.birth_([i], [[i]], operator, generation)
+                older.append(i)
+        self.birth_(older, [[i] for i in older], operator, generation)
 
     def sample_(self, operator: str, generation: int, *, has_centre: bool) -> None:
         """Note that everyone is new: a sample of the centre of a search, or of nothing."""

@@ -5,8 +5,10 @@ import copy
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from populora_envs import evolve_with_env, files, interact_with_env
 from populora_envs.archive import CVTArchive, GridArchive
@@ -378,6 +380,58 @@ def test_a_descriptor_reads_the_info_of_the_last_step(num_workers):
     for episode in told:
         assert set(episode.info) == {"place", "twice"}
         assert np.float32(episode.info["place"]) == episode.final[0]
+
+
+class Pictures(Clock):
+    """Shows a picture."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (4, 4, 1), np.uint8)
+
+    def reset(self, **options):
+        super().reset(**options)
+        return np.zeros((4, 4, 1), np.uint8), {}
+
+    def step(self, action):
+        _, *rest = super().step(action)
+        return np.full((4, 4, 1), self.clock, np.uint8), *rest
+
+
+def test_pictures_are_described_by_all_but_their_pixels():
+    seen = []
+
+    def descriptor(episode):
+        seen.append(episode)
+        return 0.5, episode.length / 10
+
+    evolve_with_env(
+        Pictures,
+        nn.Sequential(nn.Flatten(), nn.Linear(16, 2)),
+        search="map_elites",
+        descriptor=descriptor,
+        num_generations=1,
+        pop_size=2,
+        low_rank=1,
+        horizon=5,
+    )
+    assert [(e.final, e.mean, e.std, e.length) for e in seen] == [(None, None, None, 3)] * 2
+
+
+def test_a_fitness_function_has_its_archive_filled_by_a_descriptor_of_the_population():
+    archive = GridArchive([0.0, 0.0], [1.0, 1.0], (8, 8))
+    evolve_with_env(
+        None,
+        linear(),
+        fitness=lambda population: skill(population),
+        search="map_elites",
+        descriptor=lambda population: described(population),
+        archive=archive,
+        num_generations=5,
+        low_rank=2,
+        adapt_bias=False,
+    )
+    assert len(archive) > 5
 
 
 def test_descriptors_of_another_size_are_refused():

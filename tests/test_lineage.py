@@ -59,6 +59,14 @@ def test_a_mutation_of_someone_older_makes_a_new_individual_of_one_parent():
     assert pop.lineage.rows()[2]["parents"] == (4,)
 
 
+def test_ids_count_on_in_the_order_of_the_places():
+    pop = population()
+    pop.mutate_("full_gaussian", all_individuals=True)
+    assert pop.lineage.ids.tolist() == [4, 5, 6, 7]
+    assert pop.lineage.parents == [(0,), (1,), (2,), (3,)]
+    assert pop.lineage.count == 8
+
+
 def test_an_operator_of_the_user_goes_by_its_own_name():
     def nudge(down, up, generator):
         return down, up
