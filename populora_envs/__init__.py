@@ -2,12 +2,15 @@
 
 from populora_envs.actions import ActionHead, make_action, register_head
 from populora_envs.callbacks import Callback
+from populora_envs.archive import CVTArchive, GridArchive
+from populora_envs.behaviour import Episode
 from populora_envs.distributed import is_main_rank
 from populora_envs.evolution import evolve_with_env
 from populora_envs.history import History
 from populora_envs.archive import CVTArchive, GridArchive
 from populora_envs.hall_of_fame import HallOfFame
 from populora_envs.interactor import EnvInteractor, PolicyScore, interact_with_env
+from populora_envs.lineage import Lineage
 from populora_envs.operators import (
     register_crossover,
     register_migration,
@@ -28,9 +31,11 @@ __all__ = [
     "Callback",
     "CVTArchive",
     "EnvInteractor",
+    "Episode",
     "GridArchive",
     "HallOfFame",
     "History",
+    "Lineage",
     "Policy",
     "PolicyScore",
     "Population",

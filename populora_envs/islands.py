@@ -149,7 +149,7 @@ class Islands(Genetics):
             reinit_type: ``"pool"``: each is a mutated copy of one of the best of the others, as many of
                 which as places are pooled; ``"es"``: all are mutations of one centre, the step of an
                 evolution strategy: the best half of the others, averaged with the log-rank weights of
-                CMA-ES (Hansen 2016, arXiv 1604.00772, equation 49), as changes and not as factors.
+                CMA-ES (Hansen 2016, arXiv 1604.00772, table 1), as changes and not as factors.
             fitnesses: `[P]`, higher is better.
             individuals: indices, not all of them.
             mutation_type: as in `mutate_`.

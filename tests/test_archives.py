@@ -310,15 +310,24 @@ def test_children_name_the_elites_they_come_from():
 # --- descriptors of episodes
 
 
+class Telling(Aim):
+    """Tells where it is, and what no descriptor can use."""
+
+    def step(self, action):
+        *seen, info = super().step(action)
+        info = {"place": self.place, "twice": np.array([self.place, self.place]), "words": "no"}
+        return *seen, {**info, "itself": self}
+
+
 def place_and_spread(episode):
-    return episode.final[0], episode.std[0]
+    return episode.info["place"], episode.std[0]
 
 
-def mapped(num_workers=0, env=Aim, **settings):
+def mapped(num_workers=0, **settings):
     archive = GridArchive([-2.0, 0.0], [2.0, 1.0], (6, 6))
     kept = {"num_generations": 6, "horizon": 8, "pop_size": 8, "low_rank": 2, **settings}
     given = {"search": "map_elites", "descriptor": place_and_spread, "archive": archive}
-    evolve_with_env(env, linear(), num_workers=num_workers, **given, **kept)
+    evolve_with_env(Telling, linear(), num_workers=num_workers, **given, **kept)
     return archive
 
 
@@ -348,17 +357,7 @@ def test_an_episode_shows_its_last_observation_and_the_moments_of_those_acted_on
         assert (episode.episode_return, episode.length, episode.end) == (6.0, 3, "terminated")
 
 
-class Telling(Aim):
-    """Tells where it is, and what no descriptor can use."""
-
-    def step(self, action):
-        *seen, info = super().step(action)
-        info = {"place": self.place, "twice": np.array([self.place, self.place]), "words": "no"}
-        return *seen, {**info, "itself": self}
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_descriptor_reads_the_info_of_the_last_step(num_workers):
+def test_a_descriptor_reads_the_info_of_the_last_step():
     told = []
 
     def descriptor(episode):
@@ -374,7 +373,6 @@ def test_a_descriptor_reads_the_info_of_the_last_step(num_workers):
         pop_size=4,
         low_rank=1,
         horizon=6,
-        num_workers=num_workers,
     )
     assert len(told) == 8
     for episode in told:

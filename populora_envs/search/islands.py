@@ -23,8 +23,8 @@ class IslandAlgorithm(GeneticAlgorithm):
     """The genetic algorithm apart on each island; migrants and the mean of their fitness move together.
 
     Also what ``search="ga"`` becomes with `num_islands`. Coarse-grained parallel models are surveyed by
-    Alba and Tomassini (2002); islands whose best is the worst can be begun anew, as in AlphaEvolve's
-    forebear FunSearch (Romera-Paredes et al. 2024).
+    Alba and Tomassini (2002). The island whose best is the worst can begin anew from the others, as in
+    FunSearch (Romera-Paredes et al. 2024).
 
     Args:
         population: its individuals as they are make the first generation.

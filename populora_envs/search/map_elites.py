@@ -30,7 +30,8 @@ class MapElites(Search):
     another elite. Every generation plays other start states, so one good episode may be luck: who would
     enter the archive waits until `evaluations` generations have judged it, and whom it would replace
     plays along. Means over all evaluations decide (re-sampling, as compared by Flageat and Cully 2020,
-    arXiv 2006.14253).
+    arXiv 2006.14253). Running observation statistics would go on learning under elites that do not
+    play: pass ``standardize=False``.
 
     Args:
         population: that it writes into; its base stays as it is, and elites are individuals on it.
