@@ -1,14 +1,13 @@
 """Evolve populations of low-rank policies in any environment, one routed forward per timestep."""
 
 from populora_envs.actions import ActionHead, make_action, register_head
-from populora_envs.callbacks import Callback
 from populora_envs.archive import CVTArchive, GridArchive
 from populora_envs.behaviour import Episode
+from populora_envs.callbacks import Callback
 from populora_envs.distributed import is_main_rank
 from populora_envs.evolution import evolve_with_env
-from populora_envs.history import History
-from populora_envs.archive import CVTArchive, GridArchive
 from populora_envs.hall_of_fame import HallOfFame
+from populora_envs.history import History
 from populora_envs.interactor import EnvInteractor, PolicyScore, interact_with_env
 from populora_envs.lineage import Lineage
 from populora_envs.operators import (
@@ -28,8 +27,8 @@ from populora_envs.video import record_video
 
 __all__ = [
     "ActionHead",
-    "Callback",
     "CVTArchive",
+    "Callback",
     "EnvInteractor",
     "Episode",
     "GridArchive",

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import platform
 import warnings
 from contextlib import nullcontext
 from functools import partial
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from gymnasium import spaces
 
 from populora_envs import distributed
 from populora_envs.callbacks import check_callbacks, tell
+from populora_envs.description import begin_name, machine_of, name_of, settings_of
 from populora_envs.evolve import Plan, Run
 from populora_envs.interactor import EnvInteractor
 from populora_envs.judges import FunctionJudge, RolloutJudge
@@ -170,14 +167,18 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         population, judge = _prepare(interactor, model, action, fitness, settings)
         _start(population, init_from)
         searching = make_search(search, population, **choices)
-        named = {"action": _name(action), "fitness": _name(fitness), "search": _name(searching)}
-        described = {**_described(settings, interactor, choices), **named}
+        named = {
+            "action": name_of(action),
+            "fitness": name_of(fitness),
+            "search": name_of(searching),
+        }
+        described = {**settings_of(settings, interactor, choices), **named}
         described["standardize"] = population.normalizer is not None
-        described["init_from"] = None if init_from is None else _begin_name(init_from)
+        described["init_from"] = None if init_from is None else begin_name(init_from)
         described["env"] = envs if isinstance(envs, str) else None
         described["model"] = None if model is None else type(model).__qualname__
         saver = None if interactor is None else partial(_save_policy, interactor, action)
-        plan = Plan(settings, described, partial(_machine, interactor), told, loggers, saver)
+        plan = Plan(settings, described, partial(machine_of, interactor), told, loggers, saver)
         champion, history = Run(searching, judge, plan).play()
         policy = champion if interactor is None else interactor.policy(champion, action)
         if checkpoint_dir is not None and distributed.is_main_rank():
@@ -289,61 +290,3 @@ def _save_policy(interactor: EnvInteractor, action: Any, folder: Path, model: nn
         interactor.policy(model, action).save(folder / POLICY)
     except TypeError as error:
         warnings.warn(f"{POLICY} is not written: {error}", stacklevel=2)
-
-
-def _begin_name(init_from: Any) -> str:
-    is_module = isinstance(init_from, torch.nn.Module)
-    return type(init_from).__qualname__ if is_module else str(init_from)
-
-
-def _described(
-    settings: EvolveSettings, interactor: EnvInteractor | None, choices: dict[str, Any]
-) -> dict[str, Any]:
-    """Return what makes a run the run it is, as plain values."""
-    plain = {name: _plain(value) for name, value in dataclasses.asdict(settings).items()}
-    if interactor is not None:
-        plain["observation_space"] = str(interactor.observation_space)
-        plain["action_space"] = str(interactor.action_space)
-    plain["choices"] = {name: _name(value) for name, value in choices.items()}
-    return plain
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, spaces.Box):
-        return [value.low.tolist(), value.high.tolist()]
-    if isinstance(value, (np.ndarray, torch.Tensor)):
-        return value.tolist()
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
-
-
-def _name(thing: Any) -> Any:
-    """Return a plain value, or the name of a function or object."""
-    if callable(thing) or isinstance(thing, Search):
-        return getattr(thing, "__qualname__", type(thing).__qualname__)
-    return _plain(thing)
-
-
-def _machine(interactor: EnvInteractor | None) -> dict[str, Any]:
-    """Return what a run was made with."""
-    players = None if interactor is None else interactor.players
-    return {
-        "workers": 0 if players is None else players.num_workers,
-        "workers_chosen": "" if players is None else players.choice,
-        "versions": versions(),
-        "machine": f"{platform.system()} {platform.machine()}",
-    }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions on which numbers depend."""
-    packages = ("populora-envs", "torch", "numpy", "gymnasium")
-    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"

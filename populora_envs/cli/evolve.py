@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import tyro
 
 from populora_envs.cli.presets import preset
+from populora_envs.description import versions
 from populora_envs.distributed import is_main_rank
 from populora_envs.evolution import evolve_with_env
 from populora_envs.rerun import options_of
@@ -160,8 +161,6 @@ def _value_of(option: str, words: list[str]) -> str | None:
 
 def _compare(saved: dict[str, str]) -> None:
     """Say where other versions may give other numbers."""
-    from populora_envs.evolution import versions
-
     now = versions()
     others = [f"{n} {v} (here {now[n]})" for n, v in saved.items() if now.get(n, v) != v]
     if others:
