@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from populora_envs.batching import map_tensors
-from populora_envs.invariance import VECTOR
-from populora_envs.routing import RoutedLinear, RoutedModel
+from populora_envs.invariance import VECTOR, InstalledForward
+from populora_envs.routing import RoutedModel
 
 if TYPE_CHECKING:
     from populora_envs.plans import Route
@@ -52,7 +52,7 @@ class CompiledModel(RoutedModel):
         self.route.set(self._full(ids, padding))
         for layer in self.model.modules():
             forward = layer.__dict__.get("forward")
-            if isinstance(forward, RoutedLinear):
+            if isinstance(forward, InstalledForward):
                 forward.prepare()
         output = self._compiled(map_tensors(lambda rows: _padded(rows, padding), batch))
         return map_tensors(lambda rows: rows[:count], output)

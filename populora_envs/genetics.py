@@ -32,7 +32,8 @@ class Selected(NamedTuple):
 class Genetics:
     """What `Population` inherits to vary its individuals.
 
-    Operators see the change of a bias as the `up` factor of a change of rank 1 whose `down` factor is 1.
+    Operators see the change of a bias, and of a norm's scale and shift, as the `up` factor of a change of
+    rank 1 whose `down` factor is 1.
 
     Every draw comes from (seed, generation, operator, number of the draw), so a repeated call differs
     and a restored population goes on where it was.
@@ -187,14 +188,13 @@ class Genetics:
         used = rows[:, :1] if operator is crossovers.get("clone") else rows
         self.lineage.birth_(slots, used, name_of(operator, crossovers), self.generation + 1)
         for layer in self.individuals.values():
-            mixed = operator(layer.down[rows], layer.up[rows], generator, **options)
-            layer.down[slots], layer.up[slots] = mixed
-            if layer.offset is not None:
-                offset = layer.offset[rows]
-                one = torch.ones_like(offset[..., :1, None])
-                layer.offset[slots] = operator(one, offset[..., None], generator, **options)[1][
-                    ..., 0
-                ]
+            if not layer.is_vector:
+                mixed = operator(layer.down[rows], layer.up[rows], generator, **options)
+                layer.down[slots], layer.up[slots] = mixed
+            for vectors in layer.vectors:
+                given = vectors[rows]
+                one = torch.ones_like(given[..., :1, None])
+                vectors[slots] = operator(one, given[..., None], generator, **options)[1][..., 0]
 
     def mutate_(
         self,
@@ -222,14 +222,15 @@ class Genetics:
         generator = self._generator("mutation")
         self.lineage.vary_(rows, name_of(operator, mutations), self.generation + 1)
         for layer in self.individuals.values():
-            varied = operator(layer.down[rows], layer.up[rows], generator, **options)
-            layer.down[rows], layer.up[rows] = varied
-            if layer.offset is not None:
-                offset = layer.offset[rows]
-                one = torch.ones_like(offset[..., :1, None])
-                moved = operator(one, offset[..., None], generator, **options)[1][..., 0]
+            if not layer.is_vector:
+                varied = operator(layer.down[rows], layer.up[rows], generator, **options)
+                layer.down[rows], layer.up[rows] = varied
+            for vectors in layer.vectors:
+                given = vectors[rows]
+                one = torch.ones_like(given[..., :1, None])
+                moved = operator(one, given[..., None], generator, **options)[1][..., 0]
                 # An up factor of rank 1 moves by a whole step, a weight by one of 1/sqrt(fan-in).
-                layer.offset[rows] += (moved - offset) / layer.down.shape[1] ** 0.5
+                vectors[rows] += (moved - given) / layer.fan_in**0.5
 
     def _chosen(
         self,

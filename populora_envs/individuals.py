@@ -36,7 +36,8 @@ class Individuals:
     watched: bool = False
     """Whether evaluations keep the moments of what everyone observes, and the infos of last steps."""
     pop_size: int
-    low_rank: int
+    low_rank: int | dict[str, int]
+    ranks: dict[str, int]
     individuals: dict[str, RoutedLinear]
     model: nn.Module
     normalizer: Normalizer | None
@@ -77,6 +78,7 @@ class Individuals:
             for part, weights in layer.parts.items():
                 given = state[name].get(part)  # an individual without a bias leaves it as it is
                 weights[individual] = 0.0 if given is None else given.to(weights)
+            layer.settle_(individual)
         self.lineage.enter_([individual], [()], "written", self.generation)
 
     def write_change_(self, individual: int, change: Change) -> None:
@@ -132,6 +134,10 @@ class Individuals:
         rank = at_least("low_rank", low_rank, 1)
         return {n: _factors(c, rank) for n, c in self.individual_change(individual).items()}
 
+    def _in_own_ranks(self, individual: int | Tensor) -> State:
+        change = self.individual_change(individual)
+        return {name: _factors(c, self.ranks[name]) for name, c in change.items()}
+
     def save_individual(
         self,
         path: str | Path,
@@ -159,15 +165,18 @@ class Individuals:
         if format not in {"populora", "peft"}:
             message = f"format must be 'populora' or 'peft', not {format!r}"
             raise ValueError(message)
-        if format == "peft" and self._moved is not None:
-            low_rank = low_rank or self.low_rank
+        truncates = low_rank is not None or (format == "peft" and self._moved is not None)
         weights, error = self.individual_content(individual, low_rank), 0.0
-        if low_rank is not None:
+        if truncates and low_rank is None:
+            weights = self._in_own_ranks(individual)
+        if truncates:
             exact = self.individual_change(individual)
             pairs = [(exact[name]["weight"], _product(w)) for name, w in weights.items()]
             error = relative_error(*map(list, zip(*pairs, strict=True)))
         if format == "peft":
-            save_folder(Path(path), {self._own_path(name): w for name, w in weights.items()})
+            folder = {self._own_path(name): w for name, w in weights.items()}
+            layers = {self._own_path(name): layer for name, layer in self.individuals.items()}
+            save_folder(Path(path), folder, layers)
             return error
         content: dict[str, Any] = {
             "kind": "individual",
@@ -229,7 +238,7 @@ class Individuals:
             return files.load_kind(path, "individual")
         known = {self._own_path(name): name for name in self.individuals}
         weights = {known.get(name, name): parts for name, parts in load_folder(path).items()}
-        if any(parts["down"].shape[1] != self.low_rank for parts in weights.values()):
+        if any(parts["down"].shape[1] != self.ranks.get(n) for n, parts in weights.items()):
             weights = {name: _change(parts) for name, parts in weights.items()}
         return {"weights": weights, "normalizer": None}
 
@@ -249,7 +258,7 @@ class Individuals:
             for name, moved in self._moved.change.items():
                 for part, already in moved.items():
                     change[name][part] = change[name].get(part, 0.0) - already.cpu()
-        found = {name: _factors(c, self.low_rank) for name, c in change.items()}
+        found = {name: _factors(c, self.ranks[name]) for name, c in change.items()}
         error = relative_error(
             [c["weight"] for c in change.values()], [_product(w) for w in found.values()]
         )
@@ -275,7 +284,7 @@ def _change(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _factors(change: dict[str, Tensor], rank: int) -> dict[str, Tensor]:
     """Return a dense change as factors."""
-    down, up = truncated(change["weight"], rank)
+    down, up = truncated(change["weight"], min(rank, *change["weight"].shape))
     factors = {"down": down, "up": up}
     # A base moved without its biases says zero of them.
     return {**factors, "offset": change["bias"]} if "bias" in change else factors

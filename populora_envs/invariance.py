@@ -8,6 +8,7 @@ of modules (`nn.Tanh`) is out of reach: its last bits may depend on the batch.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from populora_envs.targets import unsupported
+from populora_envs.layer_kinds import LINEAR, Matrix, kind_of, matrices_of, unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,23 +77,30 @@ class Tiles:
         if weight.is_cpu and weight.dtype in NUMPY_FLOATS and weight.numel() <= SMALL_PRODUCT:
             self._array = self._matrix.numpy()
 
-    def __call__(self, rows: Tensor) -> Tensor:
-        """Return `[N, out]` for `[N, in]`."""
+    def __call__(self, rows: Tensor, unit: int = 0) -> Tensor:
+        """Return `[N, out]` for `[N, in]`.
+
+        Args:
+            rows: all of them.
+            unit: rows of each sample, where they are many: these are a tile as well.
+        """
         count = len(rows)
-        padding = -count % self.size
+        size = unit if unit >= self.size else self.size
+        padding = -count % size
         padded = F.pad(rows, (0, 0, 0, padding)) if padding else rows.contiguous()
         if torch.is_grad_enabled() and (rows.requires_grad or self.weight.requires_grad):
-            output = in_tiles(padded, self.weight, self.bias, self.size)
+            output = in_tiles(padded, self.weight, self.bias, size)
         else:
             output = padded.new_empty(len(padded), self.fan_out)
-            for function, operands in self.operations(padded.detach(), output):
+            for function, operands in self.operations(padded.detach(), output, size):
                 function(*operands)
         return output[:count] if padding else output
 
-    def operations(self, rows: Tensor, output: Tensor) -> list[Operation]:
-        """Return what writes `[N, out]` for `[N, in]`, both contiguous, N a multiple of the tile's."""
-        tiles = tuple(part.reshape(-1, self.size, part.shape[1]) for part in (rows, output))
-        if self._array is None:
+    def operations(self, rows: Tensor, output: Tensor, size: int | None = None) -> list[Operation]:
+        """Return what writes `[N, out]` for `[N, in]`, both contiguous, N a multiple of `size`."""
+        size = self.size if size is None else size
+        tiles = tuple(part.reshape(-1, size, part.shape[1]) for part in (rows, output))
+        if self._array is None or size > self.size:
             return [(self._of_tile, pair) for pair in zip(*tiles, strict=True)]
         found: list[Operation] = [(np.matmul, (tiles[0].numpy(), self._array, tiles[1].numpy()))]
         if self._constant is not None:
@@ -122,26 +130,53 @@ class InstalledForward:
     def forget(self) -> None:
         """Make anew, at the next call, what was made from weights: they have changed unseen."""
 
+    def prepare(self) -> None:
+        """Gather what a compiled model multiplies by; one row per group."""
+
+
+def viewable(layer: nn.Module, matrix: Matrix) -> Tensor:
+    """Return the parameter of a matrix, made contiguous where it could not be seen as `[out, in]`."""
+    parameter = layer._parameters[matrix.weight]
+    assert parameter is not None
+    if not parameter.is_contiguous():
+        with torch.no_grad():
+            parameter.data = parameter.data.contiguous()
+    return parameter
+
 
 class TiledLinear(InstalledForward):
     """The forward of a base layer that nobody adapts, independent of who else is in the batch."""
 
-    def __init__(self, layer: nn.Linear) -> None:
-        self.weight, self.bias = layer.weight, layer.bias
+    def __init__(self, layer: nn.Module, matrix: Matrix = LINEAR) -> None:
+        self.matrix = matrix
+        self.parameter = viewable(layer, matrix)
+        self.bias = None if matrix.bias is None else layer._parameters[matrix.bias]
         self._tiles: Tiles | None = None
         self._version = -1
 
+    @property
+    def weight(self) -> Tensor:
+        """`[out, in]`."""
+        return self.matrix.of(self.parameter)
+
     def __call__(self, input: Tensor) -> Tensor:
         """Return `[..., out]` for `[..., in]`."""
+        parameter = self.parameter
         if torch.compiler.is_compiling():
             return in_tiles(input, self.weight, self.bias)
-        tiles, version = self._tiles, 0 if self.weight.is_inference() else self.weight._version
+        tiles, version = self._tiles, 0 if parameter.is_inference() else parameter._version
         if tiles is None or self._version != version:
             with torch.inference_mode(mode=False), torch.no_grad():
                 tiles = self._tiles = Tiles(self.weight, self.bias)
             self._version = version
-        output = tiles(input.reshape(-1, input.shape[-1]))
+        unit = 0 if input.dim() < 3 else math.prod(input.shape[1:-1])
+        output = tiles(input.reshape(-1, input.shape[-1]), unit)
         return output.reshape(*input.shape[:-1], output.shape[-1])
+
+    def own(self, rows: int) -> tuple[Tensor, Tensor | None]:
+        """Return the same weights for every row, `[rows, out, in]` and `[rows, out]`."""
+        weight = self.weight.detach().expand(rows, -1, -1)
+        return weight, None if self.bias is None else self.bias.detach().expand(rows, -1)
 
     def forget(self) -> None:
         """Read the weight anew at the next call."""
@@ -150,6 +185,15 @@ class TiledLinear(InstalledForward):
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles read the weight anew."""
         return {**self.__dict__, "_tiles": None, "_version": -1}
+
+
+def padded(function: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
+    """Return an elementwise function of `input`, of any shape, by a multiple of 32 numbers."""
+    missing = -input.numel() % VECTOR
+    if not missing and input.is_contiguous():
+        return function(input)
+    flat = F.pad(input.reshape(-1), (0, missing))
+    return function(flat)[: input.numel()].reshape(input.shape)
 
 
 class PaddedElementwise(InstalledForward):
@@ -161,11 +205,7 @@ class PaddedElementwise(InstalledForward):
     def __call__(self, input: Tensor) -> Tensor:
         """Return the activation of `input`, of any shape."""
         forward = type(self.layer).forward
-        missing = -input.numel() % VECTOR
-        if not missing and input.is_contiguous():
-            return forward(self.layer, input)  # type: ignore[no-any-return]
-        flat = F.pad(input.reshape(-1), (0, missing))
-        return forward(self.layer, flat)[: input.numel()].reshape(input.shape)  # type: ignore[no-any-return]
+        return padded(lambda numbers: forward(self.layer, numbers), input)
 
 
 class Unfused(InstalledForward):
@@ -192,13 +232,19 @@ def forget_plans(model: nn.Module) -> None:
             forward.forget()
 
 
+def is_linear(layer: nn.Module) -> bool:
+    """Return whether a layer is one product with one matrix."""
+    kind = kind_of(layer)
+    return kind is not None and kind.name == "linear"
+
+
 def make_invariant(model: nn.Module) -> None:
     """Install such forwards in place on the layers of `model` that have none of their own."""
     for layer in model.modules():
         if "forward" in layer.__dict__:
             continue
-        if isinstance(layer, nn.Linear) and unsupported(layer) is None:
-            TiledLinear(layer).install(layer)
+        if is_linear(layer) and unsupported(layer) is None:
+            TiledLinear(layer, matrices_of(layer)[0]).install(layer)
         elif type(layer) in ELEMENTWISE:
             PaddedElementwise(layer).install(layer)
         elif isinstance(layer, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):

@@ -32,7 +32,7 @@ class Lockstep:
     """What `Population` inherits to be the same one on every rank."""
 
     pop_size: int
-    low_rank: int
+    low_rank: int | dict[str, int]
     seed: int
     base_eval_seed: int
     generation: int

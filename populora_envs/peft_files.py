@@ -1,14 +1,14 @@
 """Individuals as the folders of PEFT's LoRA: ``adapter_model.safetensors`` and ``adapter_config.json``.
 
 PEFT adds ``lora_alpha / r * lora_B @ lora_A`` to a weight; here `lora_A` is `down` transposed, `lora_B` is `up`,
-and `lora_alpha` equals `r`.
+and `lora_alpha` equals `r`. A layer whose smaller side is below the rank has its own in `rank_pattern`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from safetensors.torch import load_file, save_file
 
@@ -20,47 +20,100 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-_A, _B = ".lora_A.weight", ".lora_B.weight"
+_ENDINGS = {
+    ".lora_A.weight": "down",
+    ".lora_B.weight": "up",
+    ".lora_embedding_A": "up",
+    ".lora_embedding_B": "down",
+}
+"""By the end of a tensor's name, which factor it is; of an embedding the roles are exchanged."""
 
 
-def save_folder(folder: Path, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
+class Adapted(Protocol):
+    """What the files ask of an adapted matrix."""
+
+    kind: str
+    parameter: Tensor
+
+    @property
+    def weight(self) -> Tensor:
+        """`[out, in]`."""
+        ...
+
+
+def save_folder(
+    folder: Path,
+    weights: Mapping[str, Mapping[str, Tensor]],
+    layers: Mapping[str, Adapted],
+) -> None:
     """Write the factors of one individual; the folder is made where it is missing.
 
     Args:
         folder: two files in it are written.
         weights: ``{path: {"down": [in, r], "up": [out, r]}}``, paths as in the model of the user.
+        layers: the adapted matrices of the same paths.
 
     Raises:
-        ValueError: for changes that a LoRA of PEFT cannot hold: of biases, or of a model that is one layer.
+        ValueError: for changes that a LoRA of PEFT cannot hold: of biases, of norms, recurrent layers,
+            attention and grouped convolutions, or of a model that is one layer.
     """
-    for name, parts in weights.items():
-        if not name:
-            message = "PEFT names layers inside a model, and this model is one layer: wrap it"
-            raise ValueError(message)
-        if "offset" in parts and bool(parts["offset"].any()):
-            message = (
-                f"the individual changes the bias of {name}, which PEFT's files of LoRA do not hold: "
-                "evolve with adapt_bias=False, or save without format="
-            )
-            raise ValueError(message)
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = {}
     for name, parts in weights.items():
-        tensors[f"{_PREFIX}{name}{_A}"] = parts["down"].T.contiguous()
-        tensors[f"{_PREFIX}{name}{_B}"] = parts["up"].contiguous()
+        _check_fits(name, parts, layers[name])
+        tensors.update(_tensors(f"{_PREFIX}{name}", parts, layers[name]))
+    folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    rank = next(iter(weights.values()))["down"].shape[1]
-    (folder / CONFIG).write_text(json.dumps(_config(rank, sorted(weights)), indent=2) + "\n")
+    ranks = {name: parts["down"].shape[1] for name, parts in weights.items()}
+    (folder / CONFIG).write_text(json.dumps(_config(ranks), indent=2) + "\n")
 
 
-def _config(rank: int, targets: list[str]) -> dict[str, Any]:
+def _check_fits(name: str, parts: Mapping[str, Tensor], layer: Adapted) -> None:
+    if not name:
+        message = "PEFT names layers inside a model, and this model is one layer: wrap it"
+        raise ValueError(message)
+    if layer.kind not in {"linear", "conv", "embedding"}:
+        message = (
+            f"the individual changes {name} of a {layer.kind} layer, which PEFT's files of LoRA do not "
+            "hold: leave it out of lora_targets, or save without format="
+        )
+        raise ValueError(message)
+    if "offset" in parts and bool(parts["offset"].any()):
+        message = (
+            f"the individual changes the bias of {name}, which PEFT's files of LoRA do not hold: "
+            "evolve with adapt_bias=False, or save without format="
+        )
+        raise ValueError(message)
+
+
+def _tensors(name: str, parts: Mapping[str, Tensor], layer: Adapted) -> dict[str, Tensor]:
+    """Return the factors of one layer under PEFT's names and in its shapes."""
+    down, up = parts["down"], parts["up"]
+    if layer.kind == "embedding":
+        found = {"lora_embedding_A": up.T, "lora_embedding_B": down}
+    elif layer.kind == "conv":
+        kernel = layer.parameter.shape[1:]
+        ones = [1] * (len(kernel) - 1)
+        found = {
+            "lora_A.weight": down.T.reshape(-1, *kernel),
+            "lora_B.weight": up.reshape(*up.shape, *ones),
+        }
+    else:
+        found = {"lora_A.weight": down.T, "lora_B.weight": up}
+    return {f"{name}.{end}": tensor.contiguous().clone() for end, tensor in found.items()}
+
+
+def _config(ranks: Mapping[str, int]) -> dict[str, Any]:
+    rank = max(ranks.values())
+    others = {name: own for name, own in ranks.items() if own != rank}
     return {
         "peft_type": "LORA",
         "task_type": None,
         "base_model_name_or_path": None,
         "r": rank,
         "lora_alpha": rank,
-        "target_modules": targets,
+        "rank_pattern": others,
+        "alpha_pattern": others,
+        "target_modules": sorted(ranks),
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": False,
@@ -79,8 +132,9 @@ def load_folder(folder: Path) -> dict[str, dict[str, Tensor]]:
     _check(folder, config)
     found: dict[str, dict[str, Tensor]] = {}
     for key, tensor in load_file(folder / WEIGHTS).items():
-        name, part = _place(key)
-        found.setdefault(name, {})[part] = tensor.T if part == "down" else tensor
+        name, part, is_first = _place(key)
+        matrix = tensor.flatten(1)
+        found.setdefault(name, {})[part] = matrix.T if is_first else matrix
     for name, parts in found.items():
         parts["up"] = parts["up"] * _scale(config, name)
     return found
@@ -96,13 +150,14 @@ def _check(folder: Path, config: dict[str, Any]) -> None:
         raise ValueError(message)
 
 
-def _place(key: str) -> tuple[str, str]:
-    """Return the path of a layer and ``"down"`` or ``"up"``."""
-    for ending, part in ((_A, "down"), (_B, "up")):
+def _place(key: str) -> tuple[str, str, bool]:
+    """Return the path of a layer, ``"down"`` or ``"up"``, and whether it is PEFT's `A`, `[r, ...]`."""
+    for ending, part in _ENDINGS.items():
         if key.startswith(_PREFIX) and key.endswith(ending):
-            return key[len(_PREFIX) : -len(ending)], part
+            return key[len(_PREFIX) : -len(ending)], part, "_A" in ending
     message = (
-        f"{key!r} is no weight of a LoRA on linear layers: it cannot become part of an individual"
+        f"{key!r} is no weight of a LoRA on linear layers, convolutions or embeddings: it cannot become "
+        "part of an individual"
     )
     raise ValueError(message)
 

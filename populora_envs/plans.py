@@ -98,6 +98,11 @@ class Route:
             return torch.equal(ids, self.ids)
         return ids._version == self._version
 
+    @property
+    def rows(self) -> int:
+        """How many rows there are where the model has not changed their number."""
+        return self.count * self.samples
+
     def samples_in(self, rows: int) -> int:
         """Return how many samples of each group there are in an input of so many rows."""
         if rows == self.count:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from populora_envs.plans import Route
 from populora_envs.routing import RoutedLinear, RoutedModel, plain_copy, route_model
 from populora_envs.schemes import Schemes
 from populora_envs.settings import at_least, whole_number
-from populora_envs.targets import check_base, copied, find_targets
+from populora_envs.targets import check_base, copied, find_ranks, find_targets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,13 +41,17 @@ class Population(Schemes, Individuals, Lockstep):
     Args:
         model: the base policy. It is copied and never changed; the copy is in evaluation mode.
         pop_size: number of individuals P.
-        low_rank: rank r of each individual's change; may exceed a layer's smaller side.
-        lora_targets: exact dotted paths or globs of the layers to adapt; None means every Linear.
+        low_rank: rank r of each individual's change, or ranks by path or glob such as
+            ``{"encoder.*": 4, "default": 8}`` (an exact path goes first, then the first glob that
+            matches); a layer's smaller side is the most that is kept, for it makes any change.
+        lora_targets: exact dotted paths or globs of the layers to adapt; None means every linear,
+            convolutional, recurrent and attention layer. Embeddings and norms want to be named.
         device: None means ``cuda:LOCAL_RANK`` under torchrun with CUDA, else the model's device.
         dtype: of the individuals' weights; None means float32, or the model's dtype if wider.
         seed: of every random draw; None takes fresh entropy.
         eval_seed: see the attribute `eval_seed`.
         adapt_bias: let individuals change the biases of their layers too.
+        adapt_norm: let individuals change scale and shift of all norms that have them.
         init: ``"random"``, or ``"zero"`` for individuals that equal the base.
         compile: run rollouts under `torch.compile`; a warning says so where that fails. It takes its
             time at the first calls, and pays for wide layers on an accelerator.
@@ -70,19 +75,20 @@ class Population(Schemes, Individuals, Lockstep):
         model: nn.Module,
         *,
         pop_size: int,
-        low_rank: int,
+        low_rank: int | Mapping[str, int],
         lora_targets: Sequence[str] | str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         seed: int | None = None,
         eval_seed: int = 0,
         adapt_bias: bool = False,
+        adapt_norm: bool = False,
         init: str = "random",
         compile: bool = False,
         sync_base_model: bool = True,
     ) -> None:
         check_base(model)
-        self.low_rank = at_least("low_rank", low_rank, 1)
+        self.low_rank = dict(low_rank) if isinstance(low_rank, Mapping) else low_rank
         pop_size = at_least("pop_size", pop_size, 1)
         self.seed = seeds.fresh_seed() if seed is None else whole_number("seed", seed)
         self.base_eval_seed = whole_number("eval_seed", eval_seed)
@@ -91,10 +97,10 @@ class Population(Schemes, Individuals, Lockstep):
         self._moved: MovedBase | None = None
         self._sync_base_model = bool(sync_base_model)
         self._synced_with: Ranks | None = None
-        targets = list(find_targets(model, lora_targets))
-        self._assemble(
-            copied(model).to(distributed.choose_device(model, device)), pop_size, targets, dtype
-        )
+        targets = find_targets(model, lora_targets, adapt_norm=adapt_norm)
+        self.ranks = find_ranks(self.low_rank, targets)
+        on_device = copied(model).to(distributed.choose_device(model, device))
+        self._assemble(on_device, pop_size, list(targets), dtype)
         self._initialise(init)
 
     def _assemble(
@@ -102,13 +108,14 @@ class Population(Schemes, Individuals, Lockstep):
     ) -> None:
         """Route the layers of `model`, which from here on belongs to this population."""
         self.model = model.eval()
-        self.pop_size, self.lineage = pop_size, Lineage(pop_size)
+        self.pop_size, self._targets = pop_size, targets
+        self.lineage = Lineage(pop_size)
         self._route = Route()
         self.individuals: dict[str, RoutedLinear] = route_model(
             self.model,
             targets,
             pop_size,
-            self.low_rank,
+            self.ranks,
             dtype,
             self._route,
             adapt_bias=self.adapt_bias,
@@ -216,12 +223,8 @@ class Population(Schemes, Individuals, Lockstep):
         """
         ids = self._single(individual)
         merged = plain_copy(self.model)
-        for name, layer in self.individuals.items():
-            target = merged.get_submodule(name)
-            weight, bias = layer.merged(ids)[0], layer.merged_bias(ids)
-            target.weight = nn.Parameter(weight, requires_grad=layer.weight.requires_grad)
-            if layer.offset is not None and layer.bias is not None and bias is not None:
-                target.bias = nn.Parameter(bias[0], requires_grad=layer.bias.requires_grad)
+        for layer in self.individuals.values():
+            layer.merge_into(merged.get_submodule(layer.path), ids)
         return merged
 
     def select_and_merge_best_(self, fitnesses: Tensor) -> nn.Module:
@@ -235,15 +238,16 @@ class Population(Schemes, Individuals, Lockstep):
         changed in the base by other hands since is overwritten.
 
         Args:
-            step: ``{path: {"weight": [out, in], "bias": [out]}}``; what is left out stays.
+            step: ``{name: {"weight": [out, in], "bias": [out]}}``, by the names of `individuals`, every
+                weight as a matrix; what is left out stays.
         """
         self._begin_to_move().move_(self.individuals, step)
 
     def _begin_to_move(self) -> MovedBase:
         if self._moved is None:
             with torch.inference_mode(mode=False):  # inference tensors do not count their changes
-                for name, layer in self.individuals.items():
-                    layer.own_base_(self.model.get_submodule(name))
+                for layer in self.individuals.values():
+                    layer.own_base_(self.model.get_submodule(layer.path))
                 self._moved = MovedBase.beginning(self.individuals)
         return self._moved
 
@@ -264,7 +268,7 @@ class Population(Schemes, Individuals, Lockstep):
         other = copy.copy(self)
         model = plain_copy(self.model, share=self._moved is None)
         dtype = next(iter(self.individuals.values())).down.dtype
-        other._assemble(model, len(states), list(self.individuals), dtype)
+        other._assemble(model, len(states), self._targets, dtype)
         moved = self._moved
         if moved is None and base_change is not None:
             moved = other._begin_to_move()

@@ -1,4 +1,4 @@
-"""Routed layers: one forward in which every sample goes through its own individual's weights.
+"""Routed models: one forward in which every sample goes through its own individual's weights.
 
 A sample's output does not depend, to the last bit, on what else is in the batch: `plans` multiplies each
 by its own matrices, `invariance` holds what the rest of the model needs.
@@ -13,171 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from populora_envs.fused import ArrayLayer, array_forward, fuse
-from populora_envs.invariance import InstalledForward, forget_plans, in_tiles, make_invariant
-from populora_envs.layer_plan import LayerPlan
-from populora_envs.plans import Route, materialises
-from populora_envs.seeds import normal
+from populora_envs.adapted import RoutedLinear
+from populora_envs.fused import array_forward, fuse
+from populora_envs.invariance import InstalledForward, forget_plans, make_invariant
+from populora_envs.layer_kinds import kind_name
+from populora_envs.layers import forward_class, install, make_composites_invariant
+from populora_envs.targets import matrix_names
+
+__all__ = ["PlainModel", "RoutedLinear", "RoutedModel", "plain_copy", "route_model"]
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
-
-class RoutedLinear(ArrayLayer):
-    """The forward of one adapted `nn.Linear`: base weight plus each individual's low-rank change.
-
-    Args:
-        layer: the base layer; its weight is `[out, in]`.
-        pop_size: the number of individuals P.
-        low_rank: the rank r of the change.
-        dtype: of `down` and `up`.
-        route: where each sample goes.
-        adapt_bias: whether individuals change the bias too, where there is one.
-
-    Attributes:
-        down: `[P, in, r]`.
-        up: `[P, out, r]`; the change of individual p is ``up[p] @ down[p].T``.
-        offset: `[P, out]`, the change of the bias; None where nobody changes it.
-    """
-
-    def __init__(
-        self,
-        layer: nn.Linear,
-        pop_size: int,
-        low_rank: int,
-        dtype: torch.dtype,
-        route: Route,
-        *,
-        adapt_bias: bool = False,
-    ) -> None:
-        self.weight: Tensor = layer.weight
-        self.bias: Tensor | None = layer.bias
-        self.route = route
-
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(pop_size, *shape, dtype=dtype, device=layer.weight.device)
-
-        with torch.inference_mode(mode=False):  # inference tensors do not count their changes
-            self.down = zeros(layer.in_features, low_rank)
-            self.up = zeros(layer.out_features, low_rank)
-            has_offset = adapt_bias and layer.bias is not None
-            self.offset = zeros(layer.out_features) if has_offset else None
-        self._plan: LayerPlan | None = None
-        self._matrices: list[Tensor] = []
-        self._common: tuple[Tensor | None, Tensor | None] = (None, None)
-        self._own_bias: Tensor | None = None
-
-    def draw_(self, generator: torch.Generator, *, zero: bool) -> None:
-        """Draw new individuals: `down` from N(0, 1/in), `up` from N(0, 1/(2r)), or 0 where `zero`.
-
-        Half the variance of a mutation step in `up` keeps the first generation near the base; a
-        change of the bias has the variance of a change of a weight, 1/(2 in).
-        """
-        fan_in, rank = self.down.shape[1:]
-        scales = {"down": fan_in, "up": 2 * rank, "offset": 2 * fan_in}
-        for name, weights in self.parts.items():
-            weights.copy_(normal(weights.shape, generator) / scales[name] ** 0.5)
-            if zero and name != "down":
-                weights.zero_()
-
-    @property
-    def parts(self) -> dict[str, Tensor]:
-        """The individuals' weights by name: `down`, `up`, and `offset` where there is one."""
-        parts = {"down": self.down, "up": self.up}
-        return parts if self.offset is None else {**parts, "offset": self.offset}
-
-    @property
-    def materialises(self) -> bool:
-        """Whether the rows meet full matrices rather than base and factors."""
-        pop_size, fan_in, rank = self.down.shape
-        return materialises(pop_size, fan_in, self.up.shape[1], rank, self.weight.element_size())
-
-    def merged(self, ids: Tensor) -> Tensor:
-        """Return base plus change, `[len(ids), out, in]`: in float32 or wider, rounded once."""
-        wide = self._wide()
-        change = torch.bmm(self.up[ids].to(wide), self.down[ids].to(wide).transpose(1, 2))
-        return (self.weight.detach().to(wide) + change).to(self.weight.dtype)
-
-    def merged_bias(self, ids: Tensor) -> Tensor | None:
-        """Return the bias plus its change, `[len(ids), out]`, likewise; None where there is none."""
-        if self.bias is None:
-            return None
-        bias, wide = self.bias.detach(), self._wide()
-        if self.offset is None:
-            return bias.expand(len(ids), -1)
-        return (bias.to(wide) + self.offset[ids].to(wide)).to(bias.dtype)
-
-    def _wide(self) -> torch.dtype:
-        wide = torch.promote_types(self.down.dtype, torch.float32)
-        return torch.promote_types(self.weight.dtype, wide)
-
-    def own_base_(self, layer: nn.Module) -> None:
-        """Give the base layer weights of its own, which nothing else in the model shares."""
-        for name, parameter in list(layer.named_parameters(recurse=False)):
-            own = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
-            setattr(layer, name, own)
-        parameters = dict(layer.named_parameters(recurse=False))
-        self.weight, self.bias = parameters["weight"], parameters.get("bias")
-        self.forget()
-
-    def forget(self) -> None:
-        """Plan anew at the next call."""
-        self._plan = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles plan anew."""
-        empty: dict[str, Any] = {
-            "_plan": None,
-            "_matrices": [],
-            "_common": (None, None),
-            "_own_bias": None,
-        }
-        return {**self.__dict__, **empty}
-
-    def __call__(self, input: Tensor) -> Tensor:
-        """Return `[rows, ..., out]` for `[rows, ..., in]`, rows a multiple of the route's groups."""
-        if torch.compiler.is_compiling():
-            return self._traced(input)
-        if input.dim() == 1:
-            return self(input[None])[0]
-        return self._present_plan()(input)
-
-    def prepare(self) -> None:
-        """Gather what a compiled model multiplies by; one row per group."""
-        plan = self._present_plan()
-        self._matrices = plan.by_tensors.gather()
-        self._own_bias = plan.by_tensors.gather_bias()
-        weight = None if plan.shared is None else self.weight
-        self._common = (weight, self.bias if self._own_bias is None else None)
-
-    def _traced(self, input: Tensor) -> Tensor:
-        """Return what `__call__` gives, for a compiler to look at."""
-        rows = input.reshape(len(input), -1, input.shape[-1]).to(self._matrices[0].dtype)
-        for matrices in self._matrices:
-            rows = torch.bmm(rows, matrices)
-        if self._own_bias is not None:
-            rows = rows + self._own_bias[:, None]
-        output = rows.reshape(*input.shape[:-1], rows.shape[-1])
-        weight, bias = self._common
-        if weight is not None:
-            output = output + in_tiles(input, weight, bias)
-        elif bias is not None:
-            output = output + bias
-        return output.to(input.dtype)
-
-    def array_plan(self, dtype: np.dtype[Any]) -> LayerPlan | None:
-        """Return the present plan, None where arrays of `dtype` cannot go through."""
-        plan = self._present_plan()
-        return plan if plan.array_dtype == dtype else None
-
-    def _present_plan(self) -> LayerPlan:
-        tensors = (self.down, self.up, self.weight, self.bias, self.offset)
-        versions = tuple(0 if tensor is None else tensor._version for tensor in tensors)
-        plan = self._plan
-        if plan is None or plan.versions != versions:
-            with torch.inference_mode(mode=False), torch.no_grad():
-                plan = self._plan = LayerPlan(self, versions)
-        return plan
+    from populora_envs.plans import Route
 
 
 class RoutedModel:
@@ -235,20 +84,37 @@ def route_model(
     model: nn.Module,
     targets: list[str],
     pop_size: int,
-    low_rank: int,
+    ranks: Mapping[str, int],
     dtype: torch.dtype | None,
     route: Route,
     *,
     adapt_bias: bool = False,
 ) -> dict[str, RoutedLinear]:
-    """Adapt the layers at `targets` in place and return their routed forwards by path."""
+    """Adapt the layers at `targets` in place and return their adapted matrices by name.
+
+    Args:
+        model: is changed.
+        targets: paths of layers.
+        pop_size: the number of individuals.
+        ranks: of each matrix by its name, as `find_ranks` gives them.
+        dtype: of the individuals' weights; None means float32, or the model's where that is wider.
+        route: where each sample goes.
+        adapt_bias: whether individuals change biases.
+    """
     routed: dict[str, RoutedLinear] = {}
-    for name in targets:
-        layer = model.get_submodule(name)
-        assert isinstance(layer, nn.Linear)
-        wide = dtype or torch.promote_types(layer.weight.dtype, torch.float32)
-        routed[name] = RoutedLinear(layer, pop_size, low_rank, wide, route, adapt_bias=adapt_bias)
-        routed[name].install(layer)
+    for path in targets:
+        layer = model.get_submodule(path)
+        adapted: dict[str, RoutedLinear] = {}
+        for name, matrix in matrix_names(path, layer).items():
+            weight = getattr(layer, matrix.weight)
+            wide = dtype or torch.promote_types(weight.dtype, torch.float32)
+            made = forward_class(layer)(
+                layer, pop_size, ranks[name], wide, route, adapt_bias=adapt_bias, matrix=matrix
+            )
+            made.path, made.kind = path, kind_name(layer)
+            routed[name] = adapted[matrix.weight] = made
+        install(layer, adapted)
+    make_composites_invariant(model)
     make_invariant(model)
     fuse(model)
     return routed
@@ -277,6 +143,7 @@ class PlainModel:
 def invariant_copy(model: nn.Module) -> nn.Module:
     """Return a copy of a plain model, on the same parameters, whose rows do not depend on others."""
     copied = plain_copy(model, share=True)
+    make_composites_invariant(copied)
     make_invariant(copied)
     return copied
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
+
+from populora_envs.layer_kinds import Matrix, kind_of, matrices_of, unsupported
+from populora_envs.settings import at_least
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,14 +22,35 @@ def check_base(model: object) -> None:
     if not isinstance(model, nn.Module):
         message = f"the base policy must be a torch.nn.Module, not {type(model).__name__}"
         raise TypeError(message)
-    if isinstance(model, torch.jit.ScriptModule):
+    for name, layer in model.named_modules():
+        what = f"the base policy's {name!r}" if name else "the base policy"
+        reason = _sealed(layer)
+        if reason is not None:
+            message = f"{what} {reason}"
+            raise TypeError(message)
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         message = (
-            "the base policy is a TorchScript module, whose layers are sealed: pass the plain one"
+            "the base policy has weights without numbers (on the device meta): load them first"
         )
         raise TypeError(message)
-    if hasattr(model, "_orig_mod"):
-        message = "the base policy is a compiled module: pass the module given to torch.compile"
-        raise TypeError(message)
+
+
+def _sealed(layer: nn.Module) -> str | None:
+    """Return why nobody can carry individuals who holds this layer."""
+    if isinstance(layer, torch.jit.ScriptModule):
+        return "is a TorchScript module, whose layers are sealed: pass the plain one"
+    if hasattr(layer, "_orig_mod"):
+        return "is a compiled module: pass the module given to torch.compile"
+    if ".quantized" in type(layer).__module__ or "quant" in type(layer).__module__.split(".")[-1]:
+        return (
+            f"is a {type(layer).__name__}, whose weights are integers: pass the model before that"
+        )
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is None:
+        return (
+            f"is a {type(layer).__name__} without running statistics, in which a row depends on who "
+            "else is in the batch: make it with track_running_stats=True"
+        )
+    return None
 
 
 def copied(model: nn.Module) -> nn.Module:
@@ -42,76 +66,162 @@ def copied(model: nn.Module) -> nn.Module:
         raise TypeError(message) from error
 
 
-def unsupported(layer: nn.Module) -> str | None:
-    """Return why `layer` cannot be adapted, None where it can."""
-    if not isinstance(layer, nn.Linear):
-        return f"is a {type(layer).__name__}, not a Linear"
-    if is_lazy(layer.weight):
-        return f"is a {type(layer).__name__} without sizes: run the model once before"
-    if "weight" not in layer._parameters:
-        return "has a weight that is computed (a parametrization or weight norm), not a parameter"
-    if type(layer).forward is not nn.Linear.forward or type(layer).__name__.startswith("NonDynam"):
-        return f"is a {type(layer).__name__}, which does not compute as a Linear does"
-    return None
-
-
 def _all_names(model: nn.Module) -> dict[str, nn.Module]:
     """Return every name of every module; a module under two names appears twice."""
     return dict(model.named_modules(remove_duplicate=False))
 
 
-def _matching(pattern: str, modules: dict[str, nn.Module], supported: Iterable[str]) -> list[str]:
+def _reason(name: str, modules: dict[str, nn.Module]) -> str | None:
+    """Return why the layer at `name` cannot be adapted, None where it can."""
+    parent = modules.get(name.rpartition(".")[0])
+    kind = None if parent is None or parent is modules[name] else kind_of(parent)
+    if kind is not None and name.rpartition(".")[2] in kind.inner:
+        outer = unsupported(parent)  # type: ignore[arg-type]
+        if outer is not None:
+            return f"is part of a layer that {outer}"
+    return unsupported(modules[name])
+
+
+def _matching(pattern: str, modules: dict[str, nn.Module], supported: Sequence[str]) -> list[str]:
+    """Return the layers of a path, norms too, or of a glob, norms left out."""
     if pattern in modules:
-        reason = unsupported(modules[pattern])
+        reason = _reason(pattern, modules)
         if reason is not None:
-            message = f"the target {pattern!r} {reason}; Linear layers: {_listed(supported)}"
+            message = f"the target {pattern!r} {reason}; layers to adapt: {_listed(supported)}"
             raise ValueError(message)
         return [pattern]
-    names = [name for name in supported if fnmatch.fnmatchcase(name, pattern)]
+    plain = [name for name in supported if not _is_norm(modules[name])]
+    names = [name for name in plain if fnmatch.fnmatchcase(name, pattern)]
     if not names:
-        message = f"the target {pattern!r} matches no Linear layer; there are: {_listed(supported)}"
+        message = f"the target {pattern!r} matches no layer to adapt; there are: {_listed(plain)}"
         raise ValueError(message)
     return names
+
+
+def _is_norm(layer: nn.Module) -> bool:
+    kind = kind_of(layer)
+    return kind is not None and kind.is_norm
+
+
+def _is_default(layer: nn.Module) -> bool:
+    kind = kind_of(layer)
+    return kind is not None and kind.by_default
+
+
+def _with_inner(names: Iterable[str], modules: dict[str, nn.Module]) -> list[str]:
+    """Return layers and those inside them that belong to them."""
+    found = []
+    for name in names:
+        kind = kind_of(modules[name])
+        assert kind is not None
+        found += [name, *(f"{name}.{inner}".removeprefix(".") for inner in kind.inner)]
+    return found
 
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names) or "none"
 
 
-def _nothing_to_adapt(model: nn.Module, supported: list[str]) -> str:
+def _nothing_to_adapt(model: nn.Module, modules: dict[str, nn.Module], supported: list[str]) -> str:
     if supported:
-        return f"lora_targets names no layer: pass None for all or some of {_listed(supported)}"
+        return f"lora_targets names no layer: name some of {_listed(supported)}"
     refused = [
-        f"{name!r} {unsupported(layer)}"
+        f"{name!r} {_reason(name, modules)}"
         for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear)
+        if kind_of(layer) is not None and not _is_norm(layer)
     ]
     found = "; ".join(refused) or f"{type(model).__name__} holds none"
-    return f"the base policy has no nn.Linear to adapt: {found}"
+    return f"the base policy has no layer to adapt: {found}"
 
 
-def find_targets(model: nn.Module, patterns: Sequence[str] | str | None) -> dict[str, nn.Linear]:
+def find_targets(
+    model: nn.Module, patterns: Sequence[str] | str | None, *, adapt_norm: bool = False
+) -> dict[str, nn.Module]:
     """Return the layers to adapt by their dotted path, each layer once, under its first name.
 
     Args:
-        model: the base policy; it may be a Linear itself, whose path is ``""``.
-        patterns: exact paths or globs such as ``"encoder.*"``; None means every Linear.
+        model: the base policy; it may be one layer itself, whose path is ``""``.
+        patterns: exact paths or globs such as ``"encoder.*"``, which leave norms out; None means
+            every linear, convolutional, recurrent and attention layer, not embeddings.
+        adapt_norm: all norms that have a scale, too.
 
     Raises:
         ValueError: where a pattern matches nothing, or no supported layer.
     """
     modules = _all_names(model)
-    supported = [name for name, layer in modules.items() if unsupported(layer) is None]
+    supported = [name for name in modules if _reason(name, modules) is None]
     if patterns is None:
-        chosen = supported
+        chosen = [name for name in supported if _is_default(modules[name])]
     else:
         wanted = [patterns] if isinstance(patterns, str) else list(patterns)
         chosen = [name for p in wanted for name in _matching(p, modules, supported)]
+    if adapt_norm:
+        chosen += [name for name in supported if _is_norm(modules[name])]
     if not chosen:
-        raise ValueError(_nothing_to_adapt(model, supported))
-    layers: dict[int, tuple[str, nn.Linear]] = {}
+        raise ValueError(_nothing_to_adapt(model, modules, supported))
+    layers: dict[int, tuple[str, nn.Module]] = {}
+    wanted_layers = {id(modules[name]) for name in _with_inner(chosen, modules)}
     for name in supported:  # in the order of the model, whatever the order of the patterns
-        layer = modules[name]
-        if isinstance(layer, nn.Linear) and any(modules[c] is layer for c in chosen):
-            layers.setdefault(id(layer), (name, layer))
+        if id(modules[name]) in wanted_layers:
+            layers.setdefault(id(modules[name]), (name, modules[name]))
     return dict(layers.values())
+
+
+def matrix_names(path: str, layer: nn.Module) -> dict[str, Matrix]:
+    """Return the matrices of a layer by the names that individuals have for them.
+
+    One with a single matrix called ``weight`` goes by the layer's path, another by
+    ``path.name_of_the_parameter``.
+    """
+    found = {}
+    for matrix in matrices_of(layer):
+        name = path if matrix.weight == "weight" else f"{path}.{matrix.weight}".removeprefix(".")
+        found[name] = matrix
+    return found
+
+
+DEFAULT = "default"
+
+
+def find_ranks(
+    low_rank: int | Mapping[str, int], targets: Mapping[str, nn.Module]
+) -> dict[str, int]:
+    """Return the rank of each matrix by its name, at most its smaller side.
+
+    Args:
+        low_rank: one rank for all, or ranks by exact path or glob, of layers or of single matrices,
+            and ``"default"`` for what nothing else names. An exact path goes first, then the first
+            glob that matches.
+        targets: layers by path, as `find_targets` gives them.
+
+    Raises:
+        ValueError: for a rank below 1, a pattern that matches nothing, a matrix that none names.
+    """
+    ranks, used = {}, set()
+    given = low_rank if isinstance(low_rank, Mapping) else {DEFAULT: low_rank}
+    for pattern, rank in given.items():
+        at_least("low_rank" if given is not low_rank else f"low_rank[{pattern!r}]", rank, 1)
+    for path, layer in targets.items():
+        for name, matrix in matrix_names(path, layer).items():
+            pattern = _first_match((name, path), given)
+            used.add(pattern)
+            smaller = min(matrix.of(layer._parameters[matrix.weight]).shape)  # type: ignore[arg-type]
+            ranks[name] = min(int(given[pattern]), smaller)
+    idle = [pattern for pattern in given if pattern not in used and pattern != DEFAULT]
+    if idle:
+        message = f"low_rank names {_listed(idle)}, which matches no target: {_listed(ranks)}"
+        raise ValueError(message)
+    return ranks
+
+
+def _first_match(names: tuple[str, ...], given: Mapping[str, int]) -> str:
+    for name in names:
+        if name in given:
+            return name
+    for pattern in given:
+        if pattern != DEFAULT and any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            return pattern
+    if DEFAULT not in given:
+        message = f"low_rank names no rank for {names[0]!r}: add a pattern for it, or 'default'"
+        raise ValueError(message)
+    return DEFAULT

@@ -75,13 +75,13 @@ def test_files_that_do_not_fit_are_refused_and_nothing_is_changed(tmp_path):
     population().save_individual(tmp_path / "one.pt", 0)
     cases = [
         ({"pop_size": 5}, "pop_size is 5 here and 4 in the file", None),
-        ({"low_rank": 2}, "low_rank is 2 here and 3", r"0\.down is \(2, 2\) here and \(2, 3\)"),
+        ({"low_rank": 1}, "low_rank is 1 here and 3", r"0\.down is \(2, 1\) here and \(2, 2\)"),
         ({"lora_targets": ["0"]}, r"adapted at \['0', '2'\], this one", r"adapts \['0', '2'\] and"),
         ({"model": nn.Linear(2, 1)}, r"this one has \['bias', 'weight'\]", r"population \[''\]"),
         (
             {"model": nn.Sequential(nn.Linear(2, 9), nn.ReLU(), nn.Linear(9, 1))},
             r"0\.weight is \(9, 2\) here and \(8, 2\) in the file",
-            r"0\.up is \(9, 3\) here and \(8, 3\) in the file",
+            r"0\.up is \(9, 2\) here and \(8, 2\) in the file",
         ),
     ]
     for options, whole, one in cases:

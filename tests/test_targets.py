@@ -15,12 +15,12 @@ def model():
 @pytest.mark.parametrize(
     ("patterns", "found"),
     [
-        (None, ["encoder.0", "encoder.2", "head"]),
+        (None, ["encoder.0", "encoder.2", "conv", "head"]),
         (["head"], ["head"]),
         ("head", ["head"]),
         (["head", "encoder.0"], ["encoder.0", "head"]),
         (["encoder.*"], ["encoder.0", "encoder.2"]),
-        ("*", ["encoder.0", "encoder.2", "head"]),
+        ("*", ["encoder.0", "encoder.2", "conv", "head"]),
         (["*.0", "h*d", "head"], ["encoder.0", "head"]),
         (("encoder.[2-9]",), ["encoder.2"]),
         (iter(["head"]), ["head"]),
@@ -33,26 +33,29 @@ def test_targets_are_exact_paths_or_globs(patterns, found):
     assert all(base.get_submodule(name) is layer for name, layer in targets.items())
 
 
-ALL = "'encoder.0', 'encoder.2', 'head'"
+ALL = "'encoder.0', 'encoder.2', 'conv', 'head'"
 
 
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [
-        (["haed"], f"the target 'haed' matches no Linear layer; there are: {ALL}"),
+        (["haed"], f"the target 'haed' matches no layer to adapt; there are: {ALL}"),
         (
             ["head", "decoder.*"],
-            f"the target 'decoder.*' matches no Linear layer; there are: {ALL}",
+            f"the target 'decoder.*' matches no layer to adapt; there are: {ALL}",
         ),
-        (["conv"], f"the target 'conv' is a Conv1d, not a Linear; Linear layers: {ALL}"),
-        (["con*"], f"the target 'con*' matches no Linear layer; there are: {ALL}"),
-        (["encoder"], f"the target 'encoder' is a Sequential, not a Linear; Linear layers: {ALL}"),
-        (["encoder.1"], "the target 'encoder.1' is a ReLU, not a Linear"),
-        ([""], "the target '' is a ModuleDict, not a Linear"),
-        ([], f"lora_targets names no layer: pass None for all or some of {ALL}"),
+        (["con"], f"the target 'con' matches no layer to adapt; there are: {ALL}"),
+        (
+            ["encoder"],
+            "the target 'encoder' is a Sequential, a kind of layer that individuals cannot change; "
+            f"layers to adapt: {ALL}",
+        ),
+        (["encoder.1"], "the target 'encoder.1' is a ReLU, a kind of layer that"),
+        ([""], "the target '' is a ModuleDict, a kind of layer that"),
+        ([], f"lora_targets names no layer: name some of {ALL}"),
     ],
 )
-def test_a_target_that_matches_nothing_or_no_linear_is_refused(patterns, message):
+def test_a_target_that_matches_nothing_to_adapt_is_refused(patterns, message):
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole message is compared
         Population(model(), pop_size=2, low_rank=2, lora_targets=patterns)
     assert message in str(error.value)
@@ -93,9 +96,9 @@ def test_a_linear_inside_nested_containers_is_adapted():
     assert "body.0.a.0" in dict(pop.merge_(0).named_modules())
 
 
-def test_a_model_without_a_linear_is_refused():
+def test_a_model_with_nothing_to_adapt_is_refused():
     """D-38."""
-    message = "no nn.Linear to adapt: Sequential holds none"
+    message = "no layer to adapt: Sequential holds none"
     with pytest.raises(ValueError, match=message):
         Population(nn.Sequential(nn.ReLU()), pop_size=2, low_rank=2)
 
@@ -112,7 +115,7 @@ def test_a_linear_that_computes_something_else_is_left_out_or_refused():
         ValueError, match="'1' is a Doubled, which does not compute as a Linear doe"
     ):
         find_targets(base, ["1"])
-    with pytest.raises(ValueError, match=r"no nn\.Linear to adapt: '1' is a Doubled, which does"):
+    with pytest.raises(ValueError, match=r"no layer to adapt: '1' is a Doubled, which does"):
         find_targets(base[1:], None)
     pop = Population(base, pop_size=2, low_rank=1, seed=0)
     x = torch.ones(2, 2)

@@ -67,7 +67,7 @@ class EvolutionStrategy(Search):
         seed, generation = self.population.seed, self.population.generation
         for name, layer in self.population.individuals.items():
             generator = make_generator(seed, generation, "es", name)
-            _perturb_(layer, self.scale / math.sqrt(layer.down.shape[1]), generator)
+            _perturb_(layer, self.scale / math.sqrt(layer.fan_in), generator)
 
     def _tell(self, fitnesses: Tensor) -> None:
         utilities = self.rate * log_ranks(fitnesses)

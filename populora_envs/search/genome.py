@@ -37,7 +37,8 @@ class Genome:
 
     def __init__(self, population: Population) -> None:
         self.population = population
-        self.scale = torch.cat([_steps(parts) for parts in self._layers()])
+        layers = population.individuals.values()
+        self.scale = torch.cat([_steps(layer.parts, layer.fan_in) for layer in layers])
         self.size = len(self.scale)
 
     @property
@@ -124,9 +125,9 @@ def _write_(layers: Iterable[Parts], rows: Tensor) -> None:
             begin = end
 
 
-def _steps(parts: Parts) -> Tensor:
+def _steps(parts: Parts, fan_in: int) -> Tensor:
     """Return the natural step of each gene of one layer."""
-    fan_in, rank = parts["down"].shape[1:]
+    rank = parts["down"].shape[2]
     is_full = _smaller(parts) is not None
     steps = []
     for part, weights in _free(parts).items():
