@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import warnings
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ from populora_envs.settings import EvolveSettings, at_least, real_number
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from torch import nn
@@ -53,12 +54,13 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
     *,
     num_envs: int | None = None,
     pop_size: int = 16,
-    low_rank: int = 16,
+    low_rank: int | Mapping[str, int] = 16,
     lora_targets: Sequence[str] | str | None = None,
     action: Any = None,
     fitness: FitnessFunction | None = None,
     init_from: str | os.PathLike[str] | nn.Module | None = None,
     adapt_bias: bool | None = None,
+    adapt_norm: bool = False,
     search: str | Callable[..., Search] | None = None,
     num_generations: int | None = None,
     max_env_steps: int | None = None,
@@ -93,8 +95,10 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         model: the base policy; None builds one from the spaces. It is copied, never changed.
         num_envs: copies of an id, class or factory; None means min(pop_size * num_episodes, 64).
         pop_size: individuals.
-        low_rank: rank of each individual's change of a layer.
-        lora_targets: paths or globs of the layers to adapt; None means every Linear.
+        low_rank: rank of each individual's change of a layer, or ranks by path or glob such as
+            ``{"encoder.*": 4, "default": 8}``; see `Population`.
+        lora_targets: paths or globs of the layers to adapt; None means every linear,
+            convolutional, recurrent and attention layer.
         action: an action head, its name, a function of the output, or None; see
             `EnvInteractor.evaluate`.
         fitness: a function of the population that replaces the rollout.
@@ -103,6 +107,7 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
             `Population.start_from_`. Of several ranks rank 0 reads it.
         adapt_bias: evolve the biases of these layers too; None means yes with every search but
             ``"ga"``, and for a policy that is built here.
+        adapt_norm: evolve scale and shift of norms too.
         search: ``"es"``, ``"ga"``, another registered name, a class or a function that makes a
             `Search` from the population and its settings; None means ``"ga"`` where options of
             selection, crossover or mutation are given, else ``"es"``.
@@ -193,9 +198,15 @@ def _as_tuple(targets: Sequence[str] | str | None) -> tuple[str, ...] | None:
     return (targets,) if isinstance(targets, str) else tuple(targets)
 
 
+def _ranks(low_rank: int | Mapping[str, int]) -> Iterable[int]:
+    return low_rank.values() if isinstance(low_rank, Mapping) else (low_rank,)
+
+
 def _check(settings: EvolveSettings, choices: dict[str, Any]) -> None:
     """Refuse settings that cannot be, before anything is opened."""
-    for name in ("pop_size", "low_rank", "num_episodes", "checkpoint_every"):
+    for rank in _ranks(settings.low_rank):
+        at_least("low_rank", rank, 1)
+    for name in ("pop_size", "num_episodes", "checkpoint_every"):
         at_least(name, getattr(settings, name), 1)
     for name in ("horizon", "num_generations", "max_env_steps"):
         if getattr(settings, name) is not None:
@@ -246,6 +257,7 @@ def _prepare(
         "eval_seed": settings.eval_seed,
         "compile": settings.compile,
         "adapt_bias": settings.adapt_bias,
+        "adapt_norm": settings.adapt_norm,
     }
     if interactor is None:
         assert model is not None

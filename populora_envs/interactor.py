@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from populora_envs.routing import PlainModel
 from populora_envs.search import make_search
 from populora_envs.seeds import Purpose, job_seeds
 from populora_envs.settings import at_least
-from populora_envs.targets import check_base, find_targets
+from populora_envs.targets import check_base, find_ranks, find_targets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,8 +102,9 @@ class EnvInteractor(Environments):
         action: Any = None,
         lora_targets: Sequence[str] | str | None = None,
         pop_size: int = 16,
-        low_rank: int = 16,
+        low_rank: int | Mapping[str, int] = 16,
         adapt_bias: bool | None = None,
+        adapt_norm: bool = False,
         **settings: Any,
     ) -> Population:
         """Return a population for these environments.
@@ -111,10 +113,11 @@ class EnvInteractor(Environments):
             model: the base policy; None builds one from the spaces: one hidden layer of 32 with
                 tanh, and a last tanh for a Box.
             action: what `evaluate` will be given, for a head may want more numbers of the policy.
-            lora_targets: paths or globs in `model`; None means every Linear.
+            lora_targets: paths or globs in `model`; see `Population`.
             pop_size: individuals.
-            low_rank: rank of each individual's change.
+            low_rank: rank of each individual's change, or ranks by path or glob; see `Population`.
             adapt_bias: let individuals change biases; None means yes for a policy that is built here.
+            adapt_norm: let individuals change scale and shift of norms.
             **settings: of `Population`.
         """
         standardize = model is None if self.standardize is None else self.standardize
@@ -124,9 +127,13 @@ class EnvInteractor(Environments):
         if standardize and self.encoder.is_vector:
             assert self.encoder.shape is not None
             check_base(model)
-            targets = find_targets(model, lora_targets)  # under the names that the user knows
+            # under the names that the user knows
+            targets = find_targets(model, lora_targets, adapt_norm=adapt_norm)
+            if isinstance(low_rank, Mapping):
+                ranks = find_ranks(low_rank, targets)
+                low_rank = {_inside(name): rank for name, rank in ranks.items()}
             model = Standardized(Normalizer(self.encoder.shape[0]), model)
-            lora_targets = [f"model.{name}" if name else "model" for name in targets]
+            lora_targets = [_inside(name) for name in targets]
         elif self.standardize:
             message = f"standardize=True wants vector observations, not {self.observation_space}"
             raise ValueError(message)
@@ -137,6 +144,7 @@ class EnvInteractor(Environments):
             low_rank=low_rank,
             lora_targets=lora_targets,
             adapt_bias=adapt_bias,
+            adapt_norm=adapt_norm,
             **settings,
         )
 
@@ -245,6 +253,11 @@ class EnvInteractor(Environments):
 def interact_with_env(envs: Any, **settings: Any) -> EnvInteractor:
     """Return an `EnvInteractor` over `envs`; see there for the settings."""
     return EnvInteractor(envs, **settings)
+
+
+def _inside(name: str) -> str:
+    """Return a path in a model as one of the normaliser around it."""
+    return f"model.{name}" if name else "model"
 
 
 def _name_nonfinite(fitnesses: Tensor) -> None:

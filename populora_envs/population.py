@@ -122,6 +122,7 @@ class Population(Schemes, Individuals, Lockstep):
         )
         kind = CompiledModel if self._compile else RoutedModel
         self.routed = kind(self.model, self._route)
+        self.routed.adapted = self.individuals
         self.normalizer = find_normalizer(self.model)
 
     def _initialise(self, init: str) -> None:
@@ -193,7 +194,9 @@ class Population(Schemes, Individuals, Lockstep):
             )
             raise ValueError(message)
         self._route.set(ids, samples=max(1, batch // groups))
-        return self.model(*args, **kwargs)
+        output = self.model(*args, **kwargs)
+        self.routed.look_for_unreached()
+        return output
 
     def _indices(self, indices: Sequence[int] | Tensor) -> Tensor:
         """Return checked indices, a new int64 `[n]` on the population's device."""

@@ -7,6 +7,7 @@ by its own matrices, `invariance` holds what the rest of the model needs.
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,10 +36,14 @@ class RoutedModel:
     Args:
         model: whose layers were adapted by `route_model`.
         route: of these layers.
+
+    Attributes:
+        adapted: matrices that the first call should reach, by name; a warning names the others.
     """
 
     def __init__(self, model: nn.Module, route: Route) -> None:
         self.model, self.route = model, route
+        self.adapted: Mapping[str, RoutedLinear] = {}
         self._on_array = array_forward(model)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -48,6 +53,17 @@ class RoutedModel:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Look at the layers anew."""
         self.__init__(state["model"], state["route"])  # type: ignore[misc]
+
+    def look_for_unreached(self) -> None:
+        """After the first call, name the adapted matrices that no forward has come to."""
+        unreached = [name for name, layer in self.adapted.items() if not layer.reached]
+        self.adapted = {}
+        if unreached:
+            warnings.warn(
+                f"the forward of {type(self.model).__name__} did not reach {unreached}: what individuals "
+                "change there has no effect; leave it out of lora_targets",
+                stacklevel=4,
+            )
 
     def forget(self) -> None:
         """Plan anew at the next call, as after changes from another process."""
@@ -74,6 +90,12 @@ class RoutedModel:
             What the model returns; an array may come back for an array.
         """
         self.route.set(ids)
+        output = self._run_on(batch)
+        if self.adapted:
+            self.look_for_unreached()
+        return output
+
+    def _run_on(self, batch: Any) -> Any:
         if not isinstance(batch, np.ndarray):
             return self.model(batch)
         output = None if self._on_array is None else self._on_array(batch, self.route.stamp)

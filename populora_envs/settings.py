@@ -57,12 +57,14 @@ class EvolveSettings:
     """Copies made of an id, class or factory; None means min(pop_size * num_episodes, 64)."""
     pop_size: int = 16
     """Individuals in the population."""
-    low_rank: int = 16
-    """Rank of each individual's change of a layer."""
+    low_rank: int | dict[str, int] = 16
+    """Rank of each individual's change of a layer, or ranks by path or glob: "encoder.*" 4 default 8."""
     lora_targets: tuple[str, ...] | None = None
-    """Paths or globs of the layers to adapt; None means every Linear."""
+    """Paths or globs of the layers to adapt; None means all but embeddings and norms."""
     adapt_bias: bool | None = None
     """Evolve biases too; None means yes with every search but ga, and for a policy built here."""
+    adapt_norm: bool = False
+    """Evolve scale and shift of norms too."""
     search: SearchChoice = None
     """How one generation becomes the next; None means ga where one of its options is given, else es."""
     num_generations: int | None = None

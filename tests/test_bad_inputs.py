@@ -166,7 +166,7 @@ def test_model_that_is_no_module(record, model):
 
 
 def test_model_without_a_linear(record):
-    with pytest.raises(ValueError, match="Linear"):
+    with pytest.raises(ValueError, match="no layer to adapt"):
         evolve_with_env(lambda: Aim(record), nn.Tanh(), **SMALL)
 
 
