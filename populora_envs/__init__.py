@@ -8,6 +8,7 @@ from populora_envs.distributed import is_main_rank
 from populora_envs.evolution import evolve_with_env
 from populora_envs.hall_of_fame import HallOfFame
 from populora_envs.history import History
+from populora_envs.generation import generate
 from populora_envs.interactor import EnvInteractor, PolicyScore, interact_with_env
 from populora_envs.lineage import Lineage
 from populora_envs.operators import (
@@ -41,6 +42,7 @@ __all__ = [
     "Search",
     "broadcast",
     "evolve_with_env",
+    "generate",
     "interact_with_env",
     "is_main_rank",
     "make_action",

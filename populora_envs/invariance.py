@@ -238,6 +238,12 @@ def is_linear(layer: nn.Module) -> bool:
     return kind is not None and kind.name == "linear"
 
 
+def _is_pretrained_activation(layer: nn.Module) -> bool:
+    """Return whether a layer is an activation of `transformers`, all of which are elementwise."""
+    from_there = type(layer).__module__ == "transformers.activations"
+    return from_there and not any(True for _ in layer.parameters())
+
+
 def make_invariant(model: nn.Module) -> None:
     """Install such forwards in place on the layers of `model` that have none of their own."""
     for layer in model.modules():
@@ -245,7 +251,7 @@ def make_invariant(model: nn.Module) -> None:
             continue
         if is_linear(layer) and unsupported(layer) is None:
             TiledLinear(layer, matrices_of(layer)[0]).install(layer)
-        elif type(layer) in ELEMENTWISE:
+        elif type(layer) in ELEMENTWISE or _is_pretrained_activation(layer):
             PaddedElementwise(layer).install(layer)
         elif isinstance(layer, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):
             Unfused(layer).install(layer)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -133,6 +135,41 @@ _TRANSPOSED = LayerKind("linear", (), lambda _: [Matrix(layout="columns")])
 """`transformers.pytorch_utils.Conv1D`, a linear layer whose weight is `[in, out]`."""
 
 
+_PRETRAINED_NORM = LayerKind(
+    "norm",
+    (),
+    lambda _: [Matrix(bias=None, layout="vector")],
+    lambda layer: _rms_refuses(layer),
+    False,
+)
+"""The RMS norms of `transformers`, of which every model has a class of its own."""
+
+
+def is_pretrained_norm(layer: nn.Module) -> bool:
+    """Return whether a layer is called an RMS norm and comes from `transformers`."""
+    kind = type(layer)
+    return kind.__name__.endswith("RMSNorm") and kind.__module__.startswith("transformers.")
+
+
+def rms_eps(layer: nn.Module) -> float | None:
+    """Return what such a norm adds to the mean of the squares."""
+    eps = getattr(layer, "variance_epsilon", getattr(layer, "eps", None))
+    return eps if isinstance(eps, float) else None
+
+
+def _rms_refuses(layer: nn.Module) -> str | None:
+    """Compare one forward with the definition (Zhang and Sennrich 2019)."""
+    weight, eps = layer._parameters.get("weight"), rms_eps(layer)
+    fits = weight is not None and weight.dim() == 1 and eps is not None
+    if fits and weight is not None and not weight.is_meta:
+        with torch.no_grad():
+            probe = torch.linspace(-1, 1, 2 * len(weight)).reshape(2, -1).to(weight)
+            expected = weight * F.rms_norm(probe, (len(weight),), None, eps)
+            fits = torch.allclose(type(layer).forward(layer, probe), expected, 0.02, 0.02)
+    name = type(layer).__name__
+    return None if fits else f"is a {name}, which does not compute weight * x / rms(x)"
+
+
 def _is_transposed(layer: nn.Module) -> bool:
     return type(layer).__name__ == "Conv1D" and type(layer).__module__.startswith("transformers.")
 
@@ -141,6 +178,8 @@ def kind_of(layer: nn.Module) -> LayerKind | None:
     """Return the kind of a layer, also of one that is refused; None where it is of none."""
     if _is_transposed(layer):
         return _TRANSPOSED
+    if is_pretrained_norm(layer):
+        return _PRETRAINED_NORM
     return next((kind for kind in KINDS if isinstance(layer, kind.classes)), None)
 
 

@@ -21,10 +21,11 @@ from populora_envs.lockstep import Lockstep
 from populora_envs.moved import MovedBase
 from populora_envs.normalizer import find_normalizer
 from populora_envs.plans import Route
-from populora_envs.routing import RoutedLinear, RoutedModel, plain_copy, route_model
+from populora_envs.routing import RoutedLinear, RoutedModel, plain_copy, route_model, untie
 from populora_envs.schemes import Schemes
 from populora_envs.settings import at_least, whole_number
 from populora_envs.targets import check_base, copied, find_ranks, find_targets
+from populora_envs.trainable import Trainable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,15 +36,15 @@ if TYPE_CHECKING:
     from populora_envs.ranks import Ranks
 
 
-class Population(Schemes, Individuals, Lockstep):
+class Population(Schemes, Individuals, Trainable, Lockstep):
     """A population of low-rank individuals on a copy of one base model.
 
     Args:
         model: the base policy. It is copied and never changed; the copy is in evaluation mode.
         pop_size: number of individuals P.
-        low_rank: rank r of each individual's change, or ranks by path or glob such as
-            ``{"encoder.*": 4, "default": 8}`` (an exact path goes first, then the first glob that
-            matches); a layer's smaller side is the most that is kept, for it makes any change.
+        low_rank: rank r of each individual's change, or ranks by path or glob, such as
+            ``{"encoder.*": 4, "default": 8}`` (see `populora_envs.targets.find_ranks`); at most a
+            layer's smaller side, which makes any change.
         lora_targets: exact dotted paths or globs of the layers to adapt; None means every linear,
             convolutional, recurrent and attention layer. Embeddings and norms want to be named.
         device: None means ``cuda:LOCAL_RANK`` under torchrun with CUDA, else the model's device.
@@ -222,12 +223,14 @@ class Population(Schemes, Individuals, Lockstep):
 
         Base and change are summed in float32 (or wider) and rounded once. The population stays as it
         is; a second call starts from the base again. The module is in evaluation mode, and its
-        parameters require gradients where those of the base do.
+        parameters require gradients where those of the base do. Of a weight that layers share, each
+        adapted one gets its own.
         """
         ids = self._single(individual)
         merged = plain_copy(self.model)
         for layer in self.individuals.values():
             layer.merge_into(merged.get_submodule(layer.path), ids)
+        untie(merged)
         return merged
 
     def select_and_merge_best_(self, fitnesses: Tensor) -> nn.Module:
@@ -241,8 +244,8 @@ class Population(Schemes, Individuals, Lockstep):
         changed in the base by other hands since is overwritten.
 
         Args:
-            step: ``{name: {"weight": [out, in], "bias": [out]}}``, by the names of `individuals`, every
-                weight as a matrix; what is left out stays.
+            step: ``{name: {"weight": [out, in], "bias": [out]}}``, every weight as a matrix; what is
+                left out stays.
         """
         self._begin_to_move().move_(self.individuals, step)
 
@@ -343,11 +346,7 @@ class Population(Schemes, Individuals, Lockstep):
         """Return the fitness of everyone, float32 `[P]`, from a function of the user.
 
         Of several ranks each calls it for its share of the individuals, a function `(population)` on
-        rank 0 alone; all return the same.
-
-        Args:
-            fitness: `(population)`, `(population, individuals)` or `(population, idx)`; see
-                `populora_envs.fitness.fitness_form`.
+        rank 0 alone; all return the same. See `populora_envs.fitness.fitness_form` for its forms.
         """
         return call_on_ranks(fitness, self)[0]
 

@@ -21,7 +21,7 @@ from populora_envs.layer_kinds import kind_name
 from populora_envs.layers import forward_class, install, make_composites_invariant
 from populora_envs.targets import matrix_names
 
-__all__ = ["PlainModel", "RoutedLinear", "RoutedModel", "plain_copy", "route_model"]
+__all__ = ["PlainModel", "RoutedLinear", "RoutedModel", "plain_copy", "route_model", "untie"]
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -186,3 +186,21 @@ def plain_copy(model: nn.Module, *, share: bool = False) -> nn.Module:
         if layer.__dict__.get("forward", layer) is None:
             del layer.__dict__["forward"]
     return plain
+
+
+def untie(model: nn.Module) -> None:
+    """Let the configuration of a pretrained model say that its embeddings are no longer shared.
+
+    Otherwise `transformers` would share them again when it loads the model from a file.
+    """
+    for part in model.modules():
+        pretrained: Any = part
+        config = getattr(part, "config", None)
+        if not getattr(config, "tie_word_embeddings", False):
+            continue
+        if not hasattr(part, "get_output_embeddings"):
+            continue
+        ends = pretrained.get_input_embeddings(), pretrained.get_output_embeddings()
+        if None not in ends and ends[0].weight is not ends[1].weight:
+            pretrained.config.tie_word_embeddings = False
+            pretrained.all_tied_weights_keys = {}

@@ -167,3 +167,21 @@ def test_every_kind_has_a_case():
 
     layers = [kind_of(CASES[name].make()) for name in CASES]
     assert {kind.name for kind in layers} == {kind.name for kind in KINDS}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_individual_of_every_layer_trains_and_comes_back(name):
+    pop, x = population(name), batch(name, 3)
+    module = pop.to_lora(2)
+    assert_close(module(x), pop.merge_(2)(x))
+    trained = [p for p in module.parameters() if p.requires_grad]
+    assert all("parametrizations" in n for n, p in module.named_parameters() if p.requires_grad)
+    optimiser = torch.optim.SGD(trained, lr=0.05)
+    before = pop(x, all_individuals=True) if len(x) == 5 else pop(x, individual=2)
+    module(x).square().mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in trained)
+    optimiser.step()
+    pop.load_individual_(2, module)
+    with torch.inference_mode():
+        assert_close(pop(x, individual=2), module(x))
+    assert not torch.equal(pop(x, individual=2), before)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from populora_envs.adapted import RoutedLinear
+from populora_envs.layer_kinds import is_pretrained_norm, rms_eps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,7 +65,7 @@ class RoutedNorm(RoutedLinear):
         """Return `[rows, ...]` for `[rows, ...]`: normalised, times scale, plus shift."""
         wide = torch.promote_types(input.dtype, torch.float32)
         weight, bias = (self._placed(part, input, wide) for part in self._vectors(len(input)))
-        output = _normalised(self.layer, input.to(wide))
+        output = _normalised(self.layer, input.to(wide), input.dtype)
         assert weight is not None
         output = output * weight
         return (output if bias is None else output + bias).to(input.dtype)
@@ -85,17 +86,19 @@ class RoutedNorm(RoutedLinear):
         """Return `[rows, channels]` in a shape that spreads over the input."""
         if vectors is None:
             return None
-        if isinstance(self.layer, (nn.LayerNorm, nn.RMSNorm)):
-            shape = self.layer.normalized_shape
-            inner = [1] * (input.dim() - len(shape) - 1)
-        else:
-            shape, inner = (vectors.shape[1],), []
-            shape = (*shape, *[1] * (input.dim() - 2))
-        return vectors.to(wide).reshape(len(vectors), *inner, *shape)
+        ones = [1] * (input.dim() - 2)
+        if isinstance(self.layer, (nn.LayerNorm, nn.RMSNorm)) or is_pretrained_norm(self.layer):
+            shape = list(self.parameter.shape)
+            ones = [1] * (input.dim() - len(shape) - 1)
+            return vectors.to(wide).reshape(len(vectors), *ones, *shape)
+        return vectors.to(wide).reshape(len(vectors), -1, *ones)
 
 
-def _normalised(layer: Any, input: Tensor) -> Tensor:
+def _normalised(layer: Any, input: Tensor, dtype: torch.dtype) -> Tensor:
     """Return what a norm gives before its scale and shift."""
+    if is_pretrained_norm(layer):
+        # rounded before it is scaled, as there
+        return F.rms_norm(input, layer.weight.shape, None, rms_eps(layer)).to(dtype).to(input.dtype)
     if isinstance(layer, nn.LayerNorm):
         return F.layer_norm(input, layer.normalized_shape, None, None, layer.eps)
     if isinstance(layer, nn.RMSNorm):
