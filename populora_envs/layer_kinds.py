@@ -36,6 +36,13 @@ class Matrix(NamedTuple):
             return parameter.view(-1, 1)
         return parameter if parameter.dim() == 2 else parameter.view(len(parameter), -1)
 
+    def size(self, parameter: Tensor) -> tuple[int, int]:
+        """Return (out, in)."""
+        if self.layout == "vector":
+            return parameter.numel(), 1
+        fan_out, fan_in = len(parameter), parameter[0].numel()
+        return (fan_in, fan_out) if self.layout == "columns" else (fan_out, fan_in)
+
     def shaped(self, matrix: Tensor, parameter: Tensor) -> Tensor:
         """Return `[out, in]` in the shape of the parameter."""
         return (matrix.t() if self.layout == "columns" else matrix).reshape(parameter.shape)

@@ -197,31 +197,41 @@ def find_ranks(
     Raises:
         ValueError: for a rank below 1, a pattern that matches nothing, a matrix that none names.
     """
-    ranks, used = {}, set()
     given = low_rank if isinstance(low_rank, Mapping) else {DEFAULT: low_rank}
     for pattern, rank in given.items():
-        at_least("low_rank" if given is not low_rank else f"low_rank[{pattern!r}]", rank, 1)
+        at_least(f"low_rank[{pattern!r}]" if given is low_rank else "low_rank", rank, 1)
+    ranks: dict[str, int] = {}
+    known: set[str] = set()
     for path, layer in targets.items():
         for name, matrix in matrix_names(path, layer).items():
-            pattern = _first_match((name, path), given)
-            used.add(pattern)
-            smaller = min(matrix.of(layer._parameters[matrix.weight]).shape)  # type: ignore[arg-type]
-            ranks[name] = min(int(given[pattern]), smaller)
-    idle = [pattern for pattern in given if pattern not in used and pattern != DEFAULT]
+            names = [name, path, *_outer(path, targets)]
+            known.update(names)
+            parameter = layer._parameters[matrix.weight]
+            assert parameter is not None
+            ranks[name] = min(int(given[_first_match(names, given)]), *matrix.size(parameter))
+    idle = [p for p in given if p != DEFAULT and not any(_matches(name, p) for name in known)]
     if idle:
         message = f"low_rank names {_listed(idle)}, which matches no target: {_listed(ranks)}"
         raise ValueError(message)
     return ranks
 
 
-def _first_match(names: tuple[str, ...], given: Mapping[str, int]) -> str:
-    for name in names:
-        if name in given:
-            return name
-    for pattern in given:
-        if pattern != DEFAULT and any(fnmatch.fnmatchcase(name, pattern) for name in names):
-            return pattern
-    if DEFAULT not in given:
+def _outer(path: str, targets: Mapping[str, nn.Module]) -> list[str]:
+    """Return the path of the layer that one is part of, as the projection of an attention is."""
+    outer, _, end = path.rpartition(".")
+    kind = kind_of(targets[outer]) if outer in targets and outer != path else None
+    return [outer] if kind is not None and end in kind.inner else []
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+
+
+def _first_match(names: Sequence[str], given: Mapping[str, int]) -> str:
+    exact = [name for name in names if name in given]
+    globs = [p for p in given if p != DEFAULT and any(_matches(name, p) for name in names)]
+    found = [*exact, *globs, *(p for p in given if p == DEFAULT)]
+    if not found:
         message = f"low_rank names no rank for {names[0]!r}: add a pattern for it, or 'default'"
         raise ValueError(message)
-    return DEFAULT
+    return found[0]

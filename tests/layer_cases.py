@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -57,7 +58,6 @@ def transposed_linear():
 
 CASES = {
     "linear": Case(lambda: nn.Linear(5, 4), (5,)),
-    "transformers Conv1D": Case(transposed_linear, (3, 5)),
     "conv1d circular": Case(lambda: nn.Conv1d(6, 8, 3, padding=2, padding_mode="circular"), (6, 9)),
     "conv1d same": Case(lambda: nn.Conv1d(6, 8, 4, padding="same", dilation=2), (6, 9)),
     "conv2d": Case(
@@ -95,6 +95,9 @@ CASES = {
     "batch norm": Case(lambda: nn.BatchNorm1d(8), (8,)),
     "batch norm of images": Case(lambda: nn.BatchNorm2d(8), (8, 3, 5)),
 }
+
+if importlib.util.find_spec("transformers") is not None:
+    CASES["transformers Conv1D"] = Case(transposed_linear, (3, 5))
 
 
 def make(name, dtype=torch.float32):

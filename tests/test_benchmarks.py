@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from tests.benchmarks import peers, rollout, routed_forward, scaling, table
+from tests.benchmarks import layers, peers, rollout, routed_forward, scaling, table
 
 
 def tables(text, first_column):
@@ -53,6 +53,15 @@ def test_routed_forward_prints_a_row_per_case(capsys):
     assert [row[:3] for row in rows[1:]] == [["16", "5-32-2", "16"], ["64", "4-32-2", "8"]]
     assert {row[7] for row in rows[1:]} <= {"ok", "over"}
     assert all(len(row) == len(rows[0]) for row in rows)
+
+
+def test_layers_prints_a_row_per_case(capsys):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    layers.main(["--rounds", "1", "--cases", "1", "--layers", "1"])
+    (rows,) = tables(capsys.readouterr().out, "individuals")
+    assert rows[0] == layers.HEADER
+    assert rows[1][:4] == ["16", "8", "32", "float32"]
+    assert rows[1][8] in {"ok", "over"}
 
 
 def test_routed_forward_says_when_nothing_can_be_compiled(capsys, monkeypatch):

@@ -13,8 +13,6 @@ from torch import nn
 from populora_envs import Population, make_search
 from tests.layer_cases import CASES, batch, make
 
-pytest.importorskip("transformers", reason="transformers is not installed")
-
 # What torch says of its own kernels, in the merged model.
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
 

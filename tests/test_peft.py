@@ -140,3 +140,38 @@ def test_other_adapters_are_refused(tmp_path, change, words):
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(ValueError, match=words):
         population.load_individual(tmp_path / "lora", 0)
+
+
+class Seeing(nn.Module):
+    """A convolution and an embedding beside a linear layer, of different smaller sides."""
+
+    def __init__(self):
+        super().__init__()
+        self.see, self.read = nn.Conv2d(3, 6, 2), nn.Embedding(9, 6)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, image, tokens):
+        return self.head(self.see(image).mean((2, 3)) + self.read(tokens).mean(1))
+
+
+def test_peft_gives_the_outputs_of_convolutions_and_embeddings(tmp_path):
+    torch.manual_seed(0)
+    model = Seeing()
+    population = random_population(model, lora_targets="*", low_rank=4)
+    assert population.ranks == {"see": 4, "read": 4, "head": 2}
+    population.save_individual(tmp_path / "lora", 1, format="peft")
+    loaded = peft.PeftModel.from_pretrained(copy.deepcopy(model), tmp_path / "lora")
+    given = torch.randn(3, 3, 4, 4), torch.arange(6).reshape(3, 2)
+    merged = population.merge_(1)
+    assert torch.allclose(loaded(*given), merged(*given), atol=1e-5)
+    assert not torch.allclose(model(*given), merged(*given), atol=1e-3)
+    other = random_population(model, lora_targets="*", low_rank=4, seed=5)
+    other.load_individual(tmp_path / "lora", 0)
+    assert torch.allclose(other.merge_(0)(*given), merged(*given), atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [nn.GRU(3, 4), nn.Conv1d(4, 4, 1, groups=2)])
+def test_layers_that_peft_cannot_hold_are_refused(tmp_path, layer):
+    population = random_population(nn.ModuleDict({"layer": layer}), lora_targets="*")
+    with pytest.raises(ValueError, match="which PEFT's files of LoRA do not hold: leave it out"):
+        population.save_individual(tmp_path / "lora", 0, format="peft")
