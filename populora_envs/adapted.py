@@ -242,8 +242,14 @@ class RoutedLinear(ArrayLayer):
         return self._own
 
     def _versions(self) -> tuple[int, ...]:
-        tensors = (self.down, self.up, self.parameter, self._bias, self.offset)
-        return tuple(0 if tensor is None else tensor._version for tensor in tensors)
+        bias, offset = self._bias, self.offset
+        return (
+            self.down._version,
+            self.up._version,
+            self.parameter._version,
+            0 if bias is None else bias._version,
+            0 if offset is None else offset._version,
+        )
 
     def _present_plan(self) -> LayerPlan:
         versions, plan = self._versions(), self._plan

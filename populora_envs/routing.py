@@ -90,16 +90,15 @@ class RoutedModel:
             What the model returns; an array may come back for an array.
         """
         self.route.set(ids)
-        output = self._run_on(batch)
+        output: Any = None
+        is_array = isinstance(batch, np.ndarray)
+        if is_array and self._on_array is not None:
+            output = self._on_array(batch, self.route.stamp)
+        if output is None:
+            output = self.model(torch.from_numpy(batch) if is_array else batch)
         if self.adapted:
             self.look_for_unreached()
         return output
-
-    def _run_on(self, batch: Any) -> Any:
-        if not isinstance(batch, np.ndarray):
-            return self.model(batch)
-        output = None if self._on_array is None else self._on_array(batch, self.route.stamp)
-        return self.model(torch.from_numpy(batch)) if output is None else output
 
 
 def route_model(
