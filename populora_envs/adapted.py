@@ -231,6 +231,8 @@ class RoutedLinear(ArrayLayer):
 
     def own(self, rows: int) -> tuple[Tensor, Tensor | None]:
         """Return base plus change of the individual of each row, `[rows, out, in]` and `[rows, out]`."""
+        if torch.compiler.is_compiling():
+            return self._own  # made by prepare
         route = self.route
         key = (self._versions(), route.step, rows)
         if self._own_key != key:

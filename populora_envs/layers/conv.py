@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from populora_envs.adapted import RoutedLinear
 from populora_envs.layers.composite import Composite, batched_product
 
 if TYPE_CHECKING:
@@ -22,6 +23,14 @@ class RoutedConv(Composite):
     """
 
     layer: Convolution
+
+    def prepare(self) -> None:
+        """Gather what a compiled model multiplies by."""
+        product = self.products["weight"]
+        if self.layer.groups > 1 and isinstance(product, RoutedLinear):
+            product.own(product.route.count)
+        else:
+            product.prepare()
 
     def __call__(self, input: Tensor) -> Tensor:
         """Return `[rows, out, *size]` for `[rows, in, *size]`; without rows, for one sample."""

@@ -79,7 +79,7 @@ class RoutedNorm(RoutedLinear):
         self.own(self.route.count)
 
     def _vectors(self, rows: int) -> tuple[Tensor, Tensor | None]:
-        weight, bias = self._own if torch.compiler.is_compiling() else self.own(rows)
+        weight, bias = self.own(rows)
         return weight[..., 0], bias
 
     def _placed(self, vectors: Tensor | None, input: Tensor, wide: torch.dtype) -> Tensor | None:
