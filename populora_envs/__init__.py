@@ -6,9 +6,9 @@ from populora_envs.behaviour import Episode
 from populora_envs.callbacks import Callback
 from populora_envs.distributed import is_main_rank
 from populora_envs.evolution import evolve_with_env
+from populora_envs.generation import generate
 from populora_envs.hall_of_fame import HallOfFame
 from populora_envs.history import History
-from populora_envs.generation import generate
 from populora_envs.interactor import EnvInteractor, PolicyScore, interact_with_env
 from populora_envs.lineage import Lineage
 from populora_envs.operators import (

@@ -123,6 +123,7 @@ class RoutedLinear(ArrayLayer):
             weights.copy_(normal(weights.shape, generator) / scales[name] ** 0.5)
             if zero and name != "down":
                 weights.zero_()
+        self.settle_(torch.arange(len(self.down), device=self.down.device))
 
     @property
     def parts(self) -> dict[str, Tensor]:
@@ -175,8 +176,21 @@ class RoutedLinear(ArrayLayer):
         self._read_base(layer)
         self.forget()
 
-    def settle_(self, individual: int) -> None:
-        """Put weights that were written from outside into the form in which they vary."""
+    def settle_(self, rows: Tensor) -> None:
+        """Put individuals that have changed, `[n]`, into the form in which they vary.
+
+        Where the rank makes any change, that is the identity as the smaller factor: with both free a
+        small one could be near zero, and hold the other still.
+        """
+        fan_out, fan_in = self.weight.shape
+        if self.rank < min(fan_out, fan_in):
+            return
+        change = torch.bmm(self.up[rows], self.down[rows].transpose(1, 2))
+        identity = torch.eye(self.rank, dtype=change.dtype, device=change.device)
+        if fan_in <= fan_out:
+            self.down[rows], self.up[rows] = identity, change
+        else:
+            self.down[rows], self.up[rows] = change.transpose(1, 2), identity
 
     def forget(self) -> None:
         """Plan anew at the next call."""

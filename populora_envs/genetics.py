@@ -225,6 +225,7 @@ class Genetics:
             if not layer.is_vector:
                 varied = operator(layer.down[rows], layer.up[rows], generator, **options)
                 layer.down[rows], layer.up[rows] = varied
+                layer.settle_(rows)
             for vectors in layer.vectors:
                 given = vectors[rows]
                 one = torch.ones_like(given[..., :1, None])

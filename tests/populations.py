@@ -16,6 +16,11 @@ def mlp():
     return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
 
 
+def wide():
+    """Layers whose smaller sides are above the rank of `population`."""
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+
+
 def population(model=None, pop_size=4, low_rank=3, seed=0, **options):
     model = mlp() if model is None else model
     return Population(model, pop_size=pop_size, low_rank=low_rank, seed=seed, **options)

@@ -15,7 +15,7 @@ fitness_lists = st.lists(
 
 
 def population(pop_size=8, seed=0):
-    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3))
     return Population(model, pop_size=pop_size, low_rank=2, seed=seed)
 
 

@@ -326,3 +326,19 @@ def test_a_convolution_in_another_memory_format_is_adapted():
     pop, x = Population(model, pop_size=2, low_rank=2, seed=0), numbers(2, 4, 5, 5)
     expected = torch.cat([pop.merge_(i)(x[i : i + 1]) for i in range(2)])
     assert_close(pop(x.to(memory_format=torch.channels_last), all_individuals=True), expected)
+
+
+@pytest.mark.parametrize("size", [(5, 9), (9, 5), (400, 1)])
+def test_a_rank_that_makes_any_change_leaves_one_factor_the_identity(size):
+    """A factor of one number could be near zero, and hold the other still."""
+    pop = Population(nn.Linear(*size), pop_size=30, low_rank=16, seed=0)
+    layer = pop.individuals[""]
+    assert layer.rank == min(size)
+    before = layer.up @ layer.down.transpose(1, 2)
+    pop.mutate_("full_gaussian", individuals=range(20), epsilon=0.1)
+    identity = layer.down if size[0] <= size[1] else layer.up
+    assert torch.equal(identity, torch.eye(min(size)).expand(30, -1, -1))
+    moved = layer.up @ layer.down.transpose(1, 2) - before
+    assert (moved[20:] == 0).all()
+    steps = moved[:20].flatten(1).std(dim=1) * size[0] ** 0.5
+    assert ((steps > 0.05) & (steps < 0.2)).all()

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.populations import FITNESSES, assert_close, genes, mlp, numbers, population, same
+from tests.populations import FITNESSES, assert_close, genes, mlp, numbers, population, same, wide
 
 # --- what a population is made of
 
@@ -119,7 +119,7 @@ def test_a_population_on_cuda_draws_the_same_individuals(monkeypatch):
 
 
 def test_one_seed_gives_one_population_and_other_seeds_others():
-    pops = [population(seed=seed) for seed in (0, 0, np.int64(0), 1)]
+    pops = [population(wide(), seed=seed) for seed in (0, 0, np.int64(0), 1)]
     for pop in pops:
         pop.evolve_(FITNESSES)
         pop.evolve_(FITNESSES, selection_type="probabilistic", crossover_type="average")

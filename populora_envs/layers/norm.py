@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from populora_envs.adapted import RoutedLinear
 from populora_envs.layer_kinds import is_pretrained_norm, rms_eps
+from populora_envs.seeds import normal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,14 +53,11 @@ class RoutedNorm(RoutedLinear):
 
     def draw_(self, generator: torch.Generator, *, zero: bool) -> None:
         """Draw changes of scale and shift from N(0, 1/(2 channels)), or 0 where `zero`."""
-        super().draw_(generator, zero=zero)
-        self.up /= self.fan_in**0.5
+        for weights in self.vectors:
+            weights.copy_(normal(weights.shape, generator) / (2 * self.fan_in) ** 0.5)
+            if zero:
+                weights.zero_()
         self.down.fill_(1.0)
-
-    def settle_(self, individual: int) -> None:
-        """Let `down` be 1."""
-        self.up[individual] *= self.down[individual]
-        self.down[individual] = 1.0
 
     def __call__(self, input: Tensor) -> Tensor:
         """Return `[rows, ...]` for `[rows, ...]`: normalised, times scale, plus shift."""
