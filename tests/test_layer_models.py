@@ -341,4 +341,4 @@ def test_a_rank_that_makes_any_change_leaves_one_factor_the_identity(size):
     moved = layer.up @ layer.down.transpose(1, 2) - before
     assert (moved[20:] == 0).all()
     steps = moved[:20].flatten(1).std(dim=1) * size[0] ** 0.5
-    assert ((steps > 0.05) & (steps < 0.2)).all()
+    assert ((steps > 0.05) & (steps < 0.3)).all()
