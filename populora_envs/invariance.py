@@ -8,7 +8,6 @@ of modules (`nn.Tanh`) is out of reach: its last bits may depend on the batch.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,30 +76,38 @@ class Tiles:
         if weight.is_cpu and weight.dtype in NUMPY_FLOATS and weight.numel() <= SMALL_PRODUCT:
             self._array = self._matrix.numpy()
 
-    def __call__(self, rows: Tensor, unit: int = 0) -> Tensor:
-        """Return `[N, out]` for `[N, in]`.
-
-        Args:
-            rows: all of them.
-            unit: rows of each sample, where they are many: these are a tile as well.
-        """
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Return `[N, out]` for `[N, in]`."""
         count = len(rows)
-        size = unit if unit >= self.size else self.size
-        padding = -count % size
+        padding = -count % self.size
         padded = F.pad(rows, (0, 0, 0, padding)) if padding else rows.contiguous()
-        if torch.is_grad_enabled() and (rows.requires_grad or self.weight.requires_grad):
-            output = in_tiles(padded, self.weight, self.bias, size)
+        if self._needs_graph(rows):
+            output = in_tiles(padded, self.weight, self.bias, self.size)
         else:
             output = padded.new_empty(len(padded), self.fan_out)
-            for function, operands in self.operations(padded.detach(), output, size):
+            for function, operands in self.operations(padded.detach(), output):
                 function(*operands)
         return output[:count] if padding else output
 
-    def operations(self, rows: Tensor, output: Tensor, size: int | None = None) -> list[Operation]:
-        """Return what writes `[N, out]` for `[N, in]`, both contiguous, N a multiple of `size`."""
-        size = self.size if size is None else size
-        tiles = tuple(part.reshape(-1, size, part.shape[1]) for part in (rows, output))
-        if self._array is None or size > self.size:
+    def by_sample(self, samples: Tensor) -> Tensor:
+        """Return `[N, rows, out]` for `[N, rows, in]`, of any strides: the rows of one are a tile."""
+        if samples.shape[1] < self.size:
+            output = self(samples.reshape(-1, self.fan_in))
+            return output.reshape(*samples.shape[:2], self.fan_out)
+        if self._needs_graph(samples):
+            return torch.stack([F.linear(sample, self.weight, self.bias) for sample in samples])
+        output = samples.new_empty(*samples.shape[:2], self.fan_out)
+        for pair in zip(samples.detach(), output, strict=True):
+            self._of_tile(*pair)
+        return output
+
+    def _needs_graph(self, rows: Tensor) -> bool:
+        return torch.is_grad_enabled() and (rows.requires_grad or self.weight.requires_grad)
+
+    def operations(self, rows: Tensor, output: Tensor) -> list[Operation]:
+        """Return what writes `[N, out]` for `[N, in]`, both contiguous, N a multiple of the tile's."""
+        tiles = tuple(part.reshape(-1, self.size, part.shape[1]) for part in (rows, output))
+        if self._array is None:
             return [(self._of_tile, pair) for pair in zip(*tiles, strict=True)]
         found: list[Operation] = [(np.matmul, (tiles[0].numpy(), self._array, tiles[1].numpy()))]
         if self._constant is not None:
@@ -169,8 +176,9 @@ class TiledLinear(InstalledForward):
             with torch.inference_mode(mode=False), torch.no_grad():
                 tiles = self._tiles = Tiles(self.weight, self.bias)
             self._version = version
-        unit = 0 if input.dim() < 3 else math.prod(input.shape[1:-1])
-        output = tiles(input.reshape(-1, input.shape[-1]), unit)
+        if input.dim() == 3:
+            return tiles.by_sample(input)
+        output = tiles(input.reshape(-1, input.shape[-1]))
         return output.reshape(*input.shape[:-1], output.shape[-1])
 
     def own(self, rows: int) -> tuple[Tensor, Tensor | None]:

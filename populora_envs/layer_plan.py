@@ -161,8 +161,8 @@ class LayerPlan:
         samples = input.reshape(grouped).to(self.dtype)
         output = self.by_tensors(samples).reshape(*input.shape[:-1], self.fan_out)
         if self.shared is not None:
-            rows = samples.reshape(-1, self.fan_in)
-            return self.shared(rows, grouped[2]).reshape(output.shape) + output
+            common = self.shared.by_sample(samples.flatten(0, 1))
+            return common.reshape(output.shape) + output
         return output if self.bias is None else output + self.bias
 
 

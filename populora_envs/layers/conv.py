@@ -40,8 +40,9 @@ class RoutedConv(Composite):
             return output[0]
         windows = self._windows(input)
         size = windows.shape[2 : 2 + dims]
-        order = (0, *range(2, 2 + dims), 1, *range(2 + dims, 2 + 2 * dims))
-        rows = windows.permute(order).reshape(len(input), size.numel(), -1)
+        order = (0, 1, *range(2 + dims, 2 + 2 * dims), *range(2, 2 + dims))
+        columns = windows.permute(order).reshape(len(input), -1, size.numel())
+        rows = columns.transpose(1, 2)  # long runs of numbers are copied faster than windows
         product = self.products["weight"]
         output = product(rows) if self.layer.groups == 1 else self._in_groups(rows, product)
         output = output.transpose(1, 2)

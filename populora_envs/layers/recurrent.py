@@ -119,10 +119,10 @@ def _step(layer: Any, inward: Tensor, onward: Any, state: State, size: int) -> S
     hidden = onward(state[0])
     if isinstance(layer, (nn.LSTM, nn.LSTMCell)):
         gates = inward + hidden
-        inner, forget, cell, outer = torch.split(gates, size, dim=-1)
-        kept = padded(torch.sigmoid, forget) * state[1]
-        memory = kept + padded(torch.sigmoid, inner) * padded(torch.tanh, cell)
-        return padded(torch.sigmoid, outer) * padded(torch.tanh, memory), memory
+        inner, forget, _, outer = torch.split(padded(torch.sigmoid, gates), size, dim=-1)
+        cell = padded(torch.tanh, gates[..., 2 * size : 3 * size])
+        memory = forget * state[1] + inner * cell
+        return outer * padded(torch.tanh, memory), memory
     if isinstance(layer, (nn.GRU, nn.GRUCell)):
         first, others = (torch.split(part, [2 * size, size], -1) for part in (inward, hidden))
         both = padded(torch.sigmoid, first[0] + others[0])
