@@ -141,7 +141,7 @@ def load_folder(folder: Path) -> dict[str, dict[str, Tensor]]:
 
 
 def _check(folder: Path, config: dict[str, Any]) -> None:
-    unfit = [n for n in ("use_dora", "fan_in_fan_out", "modules_to_save") if config.get(n)]
+    unfit = [n for n in ("use_dora", "modules_to_save") if config.get(n)]
     if config.get("peft_type") != "LORA" or unfit or config.get("bias", "none") != "none":
         message = (
             f"{folder} holds a {config.get('peft_type')} adapter with bias={config.get('bias')!r} and "

@@ -62,8 +62,8 @@ class Population(Schemes, Individuals, Trainable, Lockstep):
     Attributes:
         model: the routed model.
         routed: ``(batch [B, ...], ids [B]) -> output``, one row per slot; see `RoutedModel`.
-        individuals: by target path, the routed layer whose `down` is `[P, in, r]`, `up` is
-            `[P, out, r]` and `offset`, with `adapt_bias`, `[P, out]`; change them in place.
+        individuals: by path (of several matrices in a layer, path and parameter), the weights: `down`
+            `[P, in, r]`, `up` `[P, out, r]`, `offset` `[P, out]` or None; change them in place.
         lineage: who each individual is and where it comes from; see `Lineage`.
 
     Raises:

@@ -41,7 +41,8 @@ def _sealed(layer: nn.Module) -> str | None:
         return "is a TorchScript module, whose layers are sealed: pass the plain one"
     if hasattr(layer, "_orig_mod"):
         return "is a compiled module: pass the module given to torch.compile"
-    if ".quantized" in type(layer).__module__ or "quant" in type(layer).__module__.split(".")[-1]:
+    home = type(layer).__module__
+    if home.startswith("torch.") and ".quantized" in home:
         return (
             f"is a {type(layer).__name__}, whose weights are integers: pass the model before that"
         )

@@ -175,3 +175,20 @@ def test_layers_that_peft_cannot_hold_are_refused(tmp_path, layer):
     population = random_population(nn.ModuleDict({"layer": layer}), lora_targets="*")
     with pytest.raises(ValueError, match="which PEFT's files of LoRA do not hold: leave it out"):
         population.save_individual(tmp_path / "lora", 0, format="peft")
+
+
+def test_the_transposed_layers_of_gpt2_go_to_peft_and_come_back(tmp_path):
+    torch.manual_seed(0)
+    special = {"bos_token_id": 1, "eos_token_id": 1}
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16, "vocab_size": 40}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **special)).eval()
+    targets = ["*.c_attn", "transformer.wte"]
+    population = random_population(model, lora_targets=targets)
+    population.save_individual(tmp_path / "lora", 1, format="peft")
+    loaded = peft.PeftModel.from_pretrained(copy.deepcopy(model), tmp_path / "lora")
+    merged = logits(population.merge_(1), TOKENS)
+    assert torch.allclose(logits(loaded, TOKENS), merged, atol=1e-5)
+    loaded.save_pretrained(tmp_path / "again")  # as PEFT itself writes it
+    other = random_population(model, lora_targets=targets, seed=5)
+    other.load_individual(tmp_path / "again", 0)
+    assert torch.allclose(logits(other.merge_(0), TOKENS), merged, atol=1e-6)
