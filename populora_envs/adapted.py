@@ -123,7 +123,6 @@ class RoutedLinear(ArrayLayer):
             weights.copy_(normal(weights.shape, generator) / scales[name] ** 0.5)
             if zero and name != "down":
                 weights.zero_()
-        self.settle_(torch.arange(len(self.down), device=self.down.device))
 
     @property
     def parts(self) -> dict[str, Tensor]:
@@ -177,7 +176,7 @@ class RoutedLinear(ArrayLayer):
         self.forget()
 
     def settle_(self, rows: Tensor) -> None:
-        """Put individuals that have changed, `[n]`, into the form in which they vary.
+        """Put individuals that have varied, `[n]`, into a form in which they vary well.
 
         Where the rank makes any change, that is the identity as the smaller factor: with both free a
         small one could be near zero, and hold the other still.

@@ -78,7 +78,8 @@ class Individuals:
             for part, weights in layer.parts.items():
                 given = state[name].get(part)  # an individual without a bias leaves it as it is
                 weights[individual] = 0.0 if given is None else given.to(weights)
-            layer.settle_(self._single(individual))
+            if layer.is_vector:
+                layer.settle_(self._single(individual))
         self.lineage.enter_([individual], [()], "written", self.generation)
 
     def write_change_(self, individual: int, change: Change) -> None:

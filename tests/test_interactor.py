@@ -93,7 +93,7 @@ def test_positional_arguments_of_evaluate(interactor):
 
 
 def test_hand_written_loop_improves():
-    with interact_with_env(Aim, seed=0) as interactor:
+    with interact_with_env(Aim, seed=1) as interactor:
         population = interactor.population(linear(), pop_size=12, low_rank=2)
         means = []
         for _ in range(20):

@@ -334,6 +334,7 @@ def test_a_rank_that_makes_any_change_leaves_one_factor_the_identity(size):
     pop = Population(nn.Linear(*size), pop_size=30, low_rank=16, seed=0)
     layer = pop.individuals[""]
     assert layer.rank == min(size)
+    pop.mutate_("full_gaussian", all_individuals=True)
     before = layer.up @ layer.down.transpose(1, 2)
     pop.mutate_("full_gaussian", individuals=range(20), epsilon=0.1)
     identity = layer.down if size[0] <= size[1] else layer.up
@@ -341,4 +342,4 @@ def test_a_rank_that_makes_any_change_leaves_one_factor_the_identity(size):
     moved = layer.up @ layer.down.transpose(1, 2) - before
     assert (moved[20:] == 0).all()
     steps = moved[:20].flatten(1).std(dim=1) * size[0] ** 0.5
-    assert ((steps > 0.05) & (steps < 0.3)).all()
+    assert ((steps > 0.05) & (steps < 0.5)).all()
