@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from populora_envs.interactor import EnvInteractor
 from populora_envs.processes import usable_cores
 from populora_envs.progress import counted
-from populora_envs.settings import at_least, real_number
+from populora_envs.settings import above_zero, at_least
 from populora_envs.sources import open_sources
 from populora_envs.testing.behaviour import measure_speed
 
@@ -28,9 +28,7 @@ def measured(env: str, num_envs: int, seconds: float) -> Iterator[str]:
         seconds: of each measurement, above 0.
     """
     at_least("num_envs", num_envs, 1)
-    if real_number("seconds", seconds) <= 0:
-        message = f"seconds must be above 0, not {seconds}"
-        raise ValueError(message)
+    above_zero("seconds", seconds)
     bare = _bare(env, num_envs)
     yield f"{env}, {num_envs} environments"
     yield f"  simulator alone, random actions, one process: {counted(bare)} steps/s"

@@ -33,7 +33,7 @@ from populora_envs.search import (
     chosen,
     make_search,
 )
-from populora_envs.settings import EvolveSettings, at_least, real_number
+from populora_envs.settings import EvolveSettings, above_zero, at_least, real_number
 
 if TYPE_CHECKING:
     import os
@@ -211,21 +211,21 @@ def _check(settings: EvolveSettings, choices: dict[str, Any]) -> None:
     for name in ("horizon", "num_generations", "max_env_steps"):
         if getattr(settings, name) is not None:
             at_least(name, getattr(settings, name), 1)
-    if (
-        settings.max_seconds is not None
-        and not real_number("max_seconds", settings.max_seconds) > 0
-    ):
-        message = f"max_seconds must be above 0, not {settings.max_seconds}"
-        raise ValueError(message)
+    if settings.max_seconds is not None:
+        above_zero("max_seconds", settings.max_seconds)
     if settings.target_fitness is not None:
         real_number("target_fitness", settings.target_fitness)
+    _check_folder(settings)
+    # A keyword that neither evolution nor the search takes could be a slip in one of either.
+    own = inspect.signature(evolve_with_env).parameters.keys() - {"choices"}
+    check_search(settings.search, choices, own)
+
+
+def _check_folder(settings: EvolveSettings) -> None:
     for name in ("resume", "report", "video"):
         if getattr(settings, name) and settings.checkpoint_dir is None:
             message = f"{name}=True wants checkpoint_dir=, the folder of the run"
             raise ValueError(message)
-    # A keyword that neither evolution nor the search takes could be a slip in one of either.
-    own = inspect.signature(evolve_with_env).parameters.keys() - {"choices"}
-    check_search(settings.search, choices, own)
 
 
 def _interactor(envs: Any, settings: EvolveSettings) -> EnvInteractor:

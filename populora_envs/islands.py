@@ -35,8 +35,6 @@ class Islands(Genetics):
     Island k of n equal ones holds the individuals from ``k * P / n`` on.
     """
 
-    low_rank: int
-
     def islands(self, num_islands: int) -> Tensor:
         """Return the individuals of each island, int64 `[num_islands, P / num_islands]`.
 
@@ -186,9 +184,10 @@ class Islands(Genetics):
             change = torch.einsum(
                 "p,por,pir->oi", weights, layer.up[rows].double(), layer.down[rows].double()
             )
-            down, up = truncated(change.to(layer.up.dtype), self.low_rank)
+            down, up = truncated(change.to(layer.up.dtype), layer.rank)
             where = places.to(layer.up.device)
             layer.down[where], layer.up[where] = down, up
+            layer.settle_(where)
             if layer.offset is not None:
                 mean = weights @ layer.offset[rows].double()
                 layer.offset[where] = mean.to(layer.offset.dtype)
@@ -253,10 +252,14 @@ class _Rows:
     """A layer as an island sees it: views of its own individuals, all else as it is."""
 
     def __init__(self, layer: RoutedLinear, rows: slice) -> None:
-        self._layer = layer
+        self._layer, self._first = layer, rows.start
+        self.vectors = [vectors[rows] for vectors in layer.vectors]
         self.parts = {part: weights[rows] for part, weights in layer.parts.items()}
         self.down, self.up = self.parts["down"], self.parts["up"]
         self.offset = self.parts.get("offset")
+
+    def settle_(self, rows: Tensor) -> None:
+        self._layer.settle_(rows + self._first)
 
     def __getattr__(self, name: str) -> Any:
         """Return what islands share."""

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from populora_envs import distributed, files, seeds
+from populora_envs import distributed, seeds
 from populora_envs.batching import batch_size, show_to_all
 from populora_envs.calls import call_on_ranks
 from populora_envs.compiled import CompiledModel
 from populora_envs.fitness import best_first, check_fitnesses
-from populora_envs.individuals import Individuals, check_shape, row
+from populora_envs.individuals import Individuals
 from populora_envs.lineage import Lineage
 from populora_envs.lockstep import Lockstep
 from populora_envs.moved import MovedBase
@@ -24,6 +23,7 @@ from populora_envs.plans import Route
 from populora_envs.routing import RoutedLinear, RoutedModel, plain_copy, route_model, untie
 from populora_envs.schemes import Schemes
 from populora_envs.settings import at_least, whole_number
+from populora_envs.stored import Stored
 from populora_envs.targets import check_base, copied, find_ranks, find_targets
 from populora_envs.trainable import Trainable
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from populora_envs.ranks import Ranks
 
 
-class Population(Schemes, Individuals, Trainable, Lockstep):
+class Population(Schemes, Individuals, Trainable, Stored, Lockstep):
     """A population of low-rank individuals on a copy of one base model.
 
     Args:
@@ -284,63 +284,6 @@ class Population(Schemes, Individuals, Trainable, Lockstep):
         for i, state in enumerate(states):
             other.write_individual_(i, state)
         return other
-
-    def state(self) -> dict[str, Any]:
-        """Return everything that makes this population, as tensors and plain values."""
-        return {
-            "kind": "population",
-            "pop_size": self.pop_size,
-            "low_rank": self.low_rank,
-            "seed": self.seed,
-            "eval_seed": self.base_eval_seed,
-            "generation": self.generation,
-            "draws": self._draws,
-            "base": dict(self.model.state_dict()),
-            "individuals": {name: layer.parts for name, layer in self.individuals.items()},
-            "lineage": self.lineage.state(),
-            "moved": None if self._moved is None else vars(self._moved),
-        }
-
-    def load_state_(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned: base, individuals, seed and generation.
-
-        Raises:
-            ValueError: naming both values where sizes, targets or shapes differ.
-        """
-        for name in ("pop_size", "low_rank"):
-            if state[name] != getattr(self, name):
-                message = f"{name} is {getattr(self, name)} here and {state[name]} in the file"
-                raise ValueError(message)
-        base = self.model.state_dict()
-        if set(base) != set(state["base"]) or set(self.individuals) != set(state["individuals"]):
-            message = (
-                f"the file holds a model with {sorted(state['base'])} adapted at "
-                f"{sorted(state['individuals'])}, this one has {sorted(base)} adapted at "
-                f"{sorted(self.individuals)}"
-            )
-            raise ValueError(message)
-        for name, weights in state["base"].items():
-            check_shape(name, weights, base[name])
-        rows = [row(state["individuals"], i) for i in range(self.pop_size)]
-        for weights in rows:
-            self._check_individual(weights)
-        for i, weights in enumerate(rows):
-            self.write_individual_(i, weights)
-        self._moved = None
-        if state.get("moved") is not None:
-            self._begin_to_move().load_state_(state["moved"])
-        self.model.load_state_dict(state["base"])
-        self.seed, self.base_eval_seed = state["seed"], state["eval_seed"]
-        self._generation, self._draws = state["generation"], state["draws"]
-        self.lineage.load_state_(state.get("lineage"))
-
-    def save(self, path: str | Path) -> None:
-        """Write the whole population, base weights included, to one file."""
-        files.save_file(Path(path), self.state())
-
-    def load(self, path: str | Path) -> None:
-        """Continue from a file of `save`; ValueError where sizes or shapes differ."""
-        self.load_state_(files.load_kind(Path(path), "population"))
 
     def evaluate_distributed(self, fitness: FitnessFunction) -> Tensor:
         """Return the fitness of everyone, float32 `[P]`, from a function of the user.

@@ -152,3 +152,12 @@ def at_least(name: str, value: Any, least: int) -> int:
         message = f"{name} must be at least {least}, not {number}"
         raise ValueError(message)
     return number
+
+
+def above_zero(name: str, value: Any) -> float:
+    """Return `value` as a float; ValueError or TypeError where it is none or not above 0."""
+    number = real_number(name, value)
+    if not number > 0:
+        message = f"{name} must be above 0, not {value}"
+        raise ValueError(message)
+    return number

@@ -24,7 +24,10 @@ def population(pop_size=12, seed=0, adapt_bias=True):
 
 
 def weights(pop, i):
-    return [w[i].clone() for layer in pop.individuals.values() for w in layer.parts.values()]
+    """What individual i adds to each layer, however it is factored."""
+    layers = pop.individuals.values()
+    changes = [torch.bmm(layer.up[i : i + 1], layer.down[i : i + 1].mT)[0] for layer in layers]
+    return changes + [layer.offset[i].clone() for layer in layers if layer.offset is not None]
 
 
 def everyone(pop):
