@@ -55,11 +55,11 @@ class ActionHead(ABC):
 
     @abstractmethod
     def mean(self, output: Tensor) -> Tensor:
-        """Return the deterministic action, `[..., *act]`."""
+        """Return the deterministic action, `[..., *act]`, of an output `[..., size]`."""
 
     @abstractmethod
     def log_prob(self, output: Tensor, action: Tensor) -> Tensor:
-        """Return the log-probability `[...]` of `action`, summed over its dimensions."""
+        """Return the log-probability `[...]` of `action` given `output`, summed over its dimensions."""
 
     @abstractmethod
     def output_size(self, space: Space[Any]) -> int:
@@ -83,6 +83,11 @@ def register_head(
 ) -> Callable[[Callable[..., ActionHead]], Callable[..., ActionHead]]:
     """Return a decorator that enters a head's class under `name`.
 
-    It is called with `sample`, `temperature` and its own keyword options.
+    Args:
+        name: for ``action=`` and `make_action`. The class, a subclass of `ActionHead`, is called with
+            `sample`, `temperature` and its own keyword options.
+
+    Raises:
+        ValueError: at the decorated class, where the name is taken.
     """
     return heads.register(name)

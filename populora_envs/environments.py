@@ -125,7 +125,15 @@ class Environments:
         sample: bool | None = None,
         copies: int | None = None,
     ) -> Evaluation:
-        """Return what plays jobs of policies on `device`."""
+        """Return what plays jobs of policies.
+
+        Args:
+            action: an action head, its name, a function of the output, or None.
+            horizon: most steps of an episode; None means the environment's limit, else 1000.
+            device: where the policies live.
+            sample: whether heads draw; None leaves it to the head.
+            copies: most copies of an id, class or factory that jobs ask for; None means one per job.
+        """
         horizons = [self._horizon(source.adapter, horizon) for source in self._sources.values()]
         return Evaluation(self.players, self._actor(action), horizons, device, sample, copies)
 

@@ -88,10 +88,12 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
     compile: bool = False,
     **choices: Any,
 ) -> Any:
-    """Evolve a policy for an environment.
+    """Evolve a policy for an environment and return the one that holds up on fresh episodes.
 
     Args:
-        envs: as in `EnvInteractor`; None where `fitness` and `model` say everything.
+        envs: an environment, a list of copies of one, a dict of tasks (everyone plays each, fitness is the
+            mean), a vector environment, an id such as ``"CartPole-v1"``, a class or a factory; None
+            where `fitness` and `model` say everything.
         model: the base policy; None builds one from the spaces. It is copied, never changed.
         num_envs: copies of an id, class or factory; None means min(pop_size * num_episodes, 64).
         pop_size: individuals.
@@ -99,9 +101,10 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
             ``{"encoder.*": 4, "default": 8}``; see `Population`.
         lora_targets: paths or globs of the layers to adapt; None means every linear,
             convolutional, recurrent and attention layer.
-        action: an action head, its name, a function of the output, or None; see
-            `EnvInteractor.evaluate`.
-        fitness: a function of the population that replaces the rollout.
+        action: an action head, its name (``"categorical"``, ``"squashed_gaussian"``, ``"beta"``), a
+            function ``output [B, out] -> action [B, *act]`` (indices 0..n-1 for discrete spaces,
+            numbers in `from_range` for a Box), or None for argmax, or the output itself for a Box.
+        fitness: a function ``population -> [P]``, higher is better, that replaces the rollout.
         init_from: where everyone begins: a run's folder or its best.pt, a file of `save_individual`, a
             folder of PEFT's, or a trained module with the weights of `model`; see
             `Population.start_from_`. Of several ranks rank 0 reads it.
@@ -118,7 +121,8 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         horizon: most steps of an episode; None means the environment's limit, else 1000.
         num_episodes: of each individual in a generation.
         seed: of everything that is drawn.
-        num_workers: as in `EnvInteractor`; what ``"auto"`` chose is written to config.json.
+        num_workers: processes that play episodes; 0 means this one, ``"auto"`` what the first episodes
+            show to be faster, written to config.json.
         eval_seed: behind `population.eval_seed`, for fitness functions.
         progress: show how far the run is: one line that moves in a terminal or a notebook, a line every
             few seconds elsewhere, with best, champion, env-steps/s, the environment's share of the time,
@@ -135,13 +139,14 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
             fitness of every individual) and config.json.
         checkpoint_every: generations between two writes of latest.pt.
         resume: go on with the run in `checkpoint_dir`, where there is one.
-        on_generation: called with the population and the entry of the history.
+        on_generation: called with the population and the entry of the history, after each generation.
         callbacks: objects with some of the methods of `Callback`, or one of them.
         standardize: normalise observations; None means yes for a policy that is built here.
-        to_range: as in `EnvInteractor`.
-        from_range: as in `EnvInteractor`.
-        device: of the population.
-        compile: as in `Population`.
+        to_range: of the actions sent to a Box; a pair, arrays or a Box; None means its bounds.
+        from_range: of the numbers that a policy or function gives for a Box; None means the units of the
+            environment. The range of an action head goes before it.
+        device: of the population; None means ``cuda:LOCAL_RANK`` under torchrun, else the model's.
+        compile: run policies under `torch.compile`; pays for wide layers on an accelerator.
         **choices: settings of the search, such as ``scale=1.0`` of ``"es"``, or ``epsilon=0.5`` and
             ``crossover_type="average"`` of ``"ga"``.
 
@@ -153,6 +158,13 @@ def evolve_with_env(  # noqa: PLR0913 - the one call that does everything; all b
         ValueError: for settings out of range, an unknown name, or a checkpoint folder that holds
             another run.
         TypeError: for what is no environment, module or function.
+
+    Example:
+        >>> policy, history = evolve_with_env(
+        ...     "CartPole-v1", num_generations=2, horizon=20, pop_size=4, return_history=True
+        ... )
+        >>> len(history), policy.act([0.0, 0.0, 0.1, 0.0]) in (0, 1)
+        (2, True)
     """
     given = {**locals(), "lora_targets": _as_tuple(lora_targets)}
     settings = EvolveSettings(**{f.name: given[f.name] for f in dataclasses.fields(EvolveSettings)})

@@ -73,7 +73,7 @@ class Genetics:
         elite_frac: float = 0.25,
         **options: Any,
     ) -> Selected:
-        """Choose who lives on.
+        """Return who lives on, as indices: survivors and elites, best first, and those that do not.
 
         Args:
             selection_type: ``"deterministic"``, ``"probabilistic"``, another registered name, or a

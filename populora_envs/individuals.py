@@ -71,7 +71,7 @@ class Individuals:
         }
 
     def write_individual_(self, individual: int, state: State) -> None:
-        """Overwrite one individual with weights from `individual_state`; ValueError on a misfit."""
+        """Overwrite one individual with a `state` of `individual_state`; ValueError on a misfit."""
         individual = self._one(individual)
         self._check_individual(state)
         for name, layer in self.individuals.items():
@@ -190,7 +190,7 @@ class Individuals:
         return error
 
     def load_individual(self, path: str | Path, individual: int = 0) -> None:
-        """Overwrite one individual with one that was saved; ValueError where it does not fit.
+        """Overwrite one individual with one that was saved at `path`; ValueError where it does not fit.
 
         A folder is one of PEFT's. A dense change that exceeds this population's rank is truncated, and a warning states the error.
         A normaliser that has seen nothing takes over the statistics in the file; one that has seen

@@ -32,7 +32,14 @@ if TYPE_CHECKING:
 
 
 class PolicyScore(NamedTuple):
-    """What a policy scores on fresh episodes."""
+    """What a policy scores on fresh episodes.
+
+    Args:
+        mean: of the returns.
+        standard_error: of that mean, nan for a single episode.
+        returns: float64 `[episodes]`.
+        lengths: int64 `[episodes]`, in steps.
+    """
 
     mean: float
     standard_error: float
@@ -149,14 +156,24 @@ class EnvInteractor(Environments):
         )
 
     def search(self, population: Population, search: Choice = None, **settings: Any) -> Search:
-        """Return a search for a population, for a loop of your own; see `make_search`.
+        """Return a search for a population, for a loop of your own.
 
         Its `ask` writes the next generation, `evaluate` scores it, its `tell` learns from that.
+
+        Args:
+            population: that it writes into.
+            search: a name, a class, a function or None, as in `make_search`.
+            **settings: of the search.
         """
         return make_search(search, population, **settings)
 
     def policy(self, model: nn.Module, action: Any = None) -> Policy:
-        """Bind a plain model to these spaces and an action head: a module with `act`."""
+        """Bind a plain model to these spaces and an action head: a module with `act`.
+
+        Args:
+            model: takes encoded observations `[B, *obs]`, such as one that `Population.merge_` returns.
+            action: as in `evaluate`.
+        """
         return Policy(model, self.encoder, self._actor(action))
 
     def evaluate(
@@ -208,7 +225,16 @@ class EnvInteractor(Environments):
         episode_seeds: Sequence[int] | None = None,
         sample: bool | None = None,
     ) -> Evaluated:
-        """Do what `evaluate` does and return returns, lengths and ends of every episode as well."""
+        """Do what `evaluate` does and return returns, lengths and ends of every episode as well.
+
+        Args:
+            population: as in `evaluate`, like all that follow.
+            action: from outputs to actions.
+            horizon: most steps of an episode.
+            num_episodes: of each individual.
+            episode_seeds: one per episode, as they are.
+            sample: whether heads draw.
+        """
         if episode_seeds is None:
             episodes = range(at_least("num_episodes", num_episodes, 1))
             generation = population.generation
@@ -251,7 +277,16 @@ class EnvInteractor(Environments):
 
 
 def interact_with_env(envs: Any, **settings: Any) -> EnvInteractor:
-    """Return an `EnvInteractor` over `envs`; see there for the settings."""
+    """Return an `EnvInteractor` over `envs`, to be used in a ``with`` block or closed.
+
+    Args:
+        envs: an environment, a list or dict of them, a vector environment, an id, a class or a factory.
+        **settings: of `EnvInteractor`, such as ``seed=0`` or ``num_envs=8``.
+
+    Raises:
+        ValueError: for no environment, an unknown id, mixed spaces or ranges that do not fit.
+        TypeError: for what is no environment, and for an unknown setting.
+    """
     return EnvInteractor(envs, **settings)
 
 

@@ -84,7 +84,8 @@ class Policy(nn.Module):
     def forward(self, observation: Any) -> Any:
         """Return the model's output `[B, out]` on raw observations (one, or a batch).
 
-        A tensor goes to the model as it is.
+        Args:
+            observation: of the environment's space; a tensor goes to the model as it is.
         """
         if isinstance(observation, Tensor):
             return self.model(observation)
@@ -121,6 +122,9 @@ class Policy(nn.Module):
         """Write the policy as one file of safetensors, spaces, head and ranges in its header.
 
         Functions of yours are not in it: `load` takes them again.
+
+        Args:
+            path: of the file, such as ``"policy.safetensors"``.
         """
         described = {
             "observation_space": policy_files.describe_space(self.encoder.space),
@@ -168,11 +172,19 @@ class Policy(nn.Module):
         return encoded.cpu()
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write the policy as ONNX, observation to action; see `populora_envs.export.export_onnx`."""
+        """Write the policy as ONNX, observation to action; see `populora_envs.export.export_onnx`.
+
+        Args:
+            path: of the file, such as ``"policy.onnx"``.
+        """
         export.export_onnx(self, path)
 
     def export_program(self, path: str | os.PathLike[str]) -> None:
-        """Write the policy as a program of `torch.export`; see `populora_envs.export`."""
+        """Write the policy as a program of `torch.export`; see `populora_envs.export`.
+
+        Args:
+            path: of the file, such as ``"policy.pt2"``, for `torch.export.load`.
+        """
         export.export_program(self, path)
 
     def _encode(self, observation: Any) -> tuple[Any, int | None]:

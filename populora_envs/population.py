@@ -234,7 +234,7 @@ class Population(Schemes, Individuals, Trainable, Stored, Lockstep):
         return merged
 
     def select_and_merge_best_(self, fitnesses: Tensor) -> nn.Module:
-        """Merge the individual with the highest fitness; ties go to the lower index."""
+        """Return `merge_` of the best by `fitnesses` `[P]`; ties go to the lower index."""
         return self.merge_(best_first(check_fitnesses(fitnesses, self.pop_size))[0])
 
     def move_base_(self, step: Change) -> None:

@@ -165,7 +165,14 @@ def together_or_not_at_all() -> Iterator[None]:
 
 
 def broadcast(thing: T) -> T:
-    """Return what rank 0 gives, on every rank; alone it gives `thing` back. It must be picklable."""
+    """Return what rank 0 gives, on every rank; alone it gives `thing` back.
+
+    Args:
+        thing: anything that can be pickled; of other ranks than 0 it is not looked at.
+
+    Raises:
+        RankFailedError: where another rank has gone.
+    """
     together = ranks()
     return thing if together is None else together.broadcast(thing)
 

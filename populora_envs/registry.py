@@ -34,7 +34,17 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Return a decorator that enters a function or class under `name`."""
+        """Return a decorator that enters a function or class under `name`.
+
+        What operators take and give stands at the head of the modules of `populora_envs.operators`;
+        a search is a subclass of `Search`.
+
+        Args:
+            name: by which it is chosen from now on, in Python and on the command line.
+
+        Raises:
+            ValueError: at the decorated thing, where the name is taken.
+        """
 
         def enter(entry: T) -> T:
             if name in self._entries:
