@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class PolicyScore(NamedTuple):
     """What a policy scores on fresh episodes.
 
-    Args:
+    Attributes:
         mean: of the returns.
         standard_error: of that mean, nan for a single episode.
         returns: float64 `[episodes]`.
