@@ -1,4 +1,7 @@
-"""An environment of one's own, in a few lines: python examples/own_environment.py"""
+"""An environment of one's own, in a few lines: python examples/own_environment.py
+
+60 generations take 3 seconds; the return rises from -60.9 to -10.2.
+"""
 
 import sys
 
