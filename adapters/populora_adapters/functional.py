@@ -5,11 +5,18 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from populora_envs.adapter import Autoreset, Transition
+
+try:
+    import jax
+    import jax.numpy as jnp
+except ImportError as error:
+    error.add_note(
+        'to get it: pip install "jax[cpu]" and gymnax or brax, or jax for your accelerator'
+    )
+    raise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
