@@ -92,9 +92,9 @@ class Stored:
         self.lineage.load_state_(state.get("lineage"))
 
     def save(self, path: str | Path) -> None:
-        """Write the whole population, base weights included, to one file."""
+        """Write the whole population, base weights included, to one file at `path`."""
         files.save_file(Path(path), self.state())
 
     def load(self, path: str | Path) -> None:
-        """Continue from a file of `save`; ValueError where sizes or shapes differ."""
+        """Continue from what `save` wrote at `path`; ValueError where sizes or shapes differ."""
         self.load_state_(files.load_kind(Path(path), "population"))
