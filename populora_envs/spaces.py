@@ -101,6 +101,8 @@ class _Row:
     def __init__(self, leaf: Leaf, count: int) -> None:
         self.path, self.shape = leaf.path, leaf.space.shape or ()
         self.values = np.zeros((count, *self.shape), dtype=leaf.space.dtype)
+        # A slot that has not begun shows something that its space holds.
+        self.values[...] = getattr(leaf.space, "start", 0)
         self._where = f" at {list(self.path)}" if self.path else ""
 
     def write(self, index: int, observation: Any) -> None:
