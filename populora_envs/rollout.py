@@ -188,12 +188,12 @@ class _Run:
     def _step(self) -> None:
         """Advance who acts; the numbers of idle slots go on meaning nothing."""
         if self.sums is not None:
-            seen = self.slots.seen(slice(None)).astype(np.float64)
-            self.sums[0] += seen
-            self.sums[1] += seen * seen
+            self._look(self.sums)
         actions, finite = self._decide()
         transition = self.slots.step(self.seating.spread(actions))
-        self.returns += transition.reward
+        # Infinity and then minus infinity are no number: the fitness says so, not a warning of NumPy.
+        with np.errstate(invalid="ignore", over="ignore"):
+            self.returns += transition.reward
         self.lengths += 1
         self.steps_left -= 1
         if np.count_nonzero(finite) < len(finite):
@@ -201,6 +201,13 @@ class _Run:
         ends = np.count_nonzero(transition.terminated) + np.count_nonzero(transition.truncated)
         if ends or not self.steps_left:
             self._close(transition.terminated, transition.truncated)
+
+    def _look(self, sums: np.ndarray) -> None:
+        """Add what is seen now, and its square; what is not finite is left out later."""
+        seen = self.slots.seen(slice(None)).astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            sums[0] += seen
+            sums[1] += seen * seen
 
     def _decide(self) -> tuple[Any, np.ndarray]:
         start = perf_counter()
