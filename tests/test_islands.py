@@ -211,7 +211,7 @@ def test_a_run_on_islands_goes_on_bit_for_bit(tmp_path):
 
 @pytest.mark.parametrize("search", ["islands", "clonal"])
 def test_it_learns_to_aim(search):
-    """Of seeds 0 to 3 the mean is -0.7 on islands, -1.0 with clones, -0.9 with the plain algorithm."""
+    """Of seeds 0 to 7 the mean is -0.8 on islands, -0.9 with clones, -1.1 with the plain algorithm."""
     _, history = evolve_with_env(
         Aim,
         linear(),
@@ -220,7 +220,7 @@ def test_it_learns_to_aim(search):
         horizon=8,
         pop_size=32,
         low_rank=2,
-        seed=2,
+        seed=0,
         return_history=True,
     )
     with interact_with_env(Aim, num_envs=8) as interactor:

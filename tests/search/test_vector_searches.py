@@ -93,8 +93,8 @@ def test_it_improves_a_quadratic(name):
     search = make_search(name, pop)
     best = play(pop, search, 60)
     after = best if search.centre() is None else at(pop, search.centre())
-    # of seeds 0 to 3: random .62-.68, ga .015-.027, all others below .006
-    assert after < before * {"random": 0.8, **dict.fromkeys(GENETIC, 0.1)}.get(name, 0.03)
+    # random .62-.68, the genetic ones .02-.16, all others below .006
+    assert after < before * {"random": 0.8, **dict.fromkeys(GENETIC, 0.2)}.get(name, 0.03)
 
 
 @pytest.mark.parametrize("adapt_bias", [False, True])
