@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from populora_envs.adapter import Adapter, Autoreset, Transition, blame, blamed, close_all
-from populora_envs.spaces import Stack, at, check_same, is_text, leaves, rebuild, to_numpy
+from populora_envs.spaces import at, check_same, is_text, leaves, rebuild, to_numpy
+from populora_envs.stacks import Stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -16,7 +16,8 @@ from populora_envs.distributed import device_of
 from populora_envs.rescale import read_range
 from populora_envs.seeds import derive_seed, seeded_globals
 from populora_envs.slot_actions import slot_action
-from populora_envs.spaces import Encoder, Stack
+from populora_envs.spaces import Encoder
+from populora_envs.stacks import Stack
 
 if TYPE_CHECKING:
     import os

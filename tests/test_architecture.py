@@ -62,7 +62,7 @@ FLOORS = (
         "targets",
     },
     {"family_tree", "mixed"},
-    {"plots"},
+    {"plots", "stacks"},
     {
         "adapter",
         "callbacks",
@@ -105,7 +105,7 @@ OPTIONAL = {
     "heatmap": {"matplotlib"},
 }
 """By the name of a module, the packages that it imports where they are there."""
-ADAPTER_CORE = {"adapter", "registry", "slot_actions", "spaces"}
+ADAPTER_CORE = {"adapter", "registry", "slot_actions", "spaces", "stacks"}
 ADAPTER_LIBRARIES = {"gymnasium", "numpy", "torch"}
 SIMULATORS = {
     "atari": {"ale_py"},

@@ -20,7 +20,8 @@ from populora_envs.box_map import BoxMap
 from populora_envs.normalizer import Normalizer, Standardized
 from populora_envs.simulators import find_adapter
 from populora_envs.slot_actions import make_picker, make_splitter
-from populora_envs.spaces import Encoder, Stack
+from populora_envs.spaces import Encoder
+from populora_envs.stacks import Stack
 from tests.clock import Clock
 from tests.populations import numbers, population
 

@@ -9,13 +9,13 @@ from populora_envs import interact_with_env
 from populora_envs.spaces import (
     Encoder,
     OrderedDictSpace,
-    Stack,
     check_same,
     is_image,
     leaves,
     rebuild,
     to_numpy,
 )
+from populora_envs.stacks import Stack
 from tests.clock import MODES, Clock
 
 CPU = torch.device("cpu")

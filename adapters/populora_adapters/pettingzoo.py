@@ -11,7 +11,8 @@ from populora_adapters.duck import longest, read_space
 from populora_envs.adapter import Autoreset, Transition, blame, close_all, reward_number
 from populora_envs.registry import near_names
 from populora_envs.slot_actions import make_splitter
-from populora_envs.spaces import Stack, check_same
+from populora_envs.spaces import check_same
+from populora_envs.stacks import Stack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

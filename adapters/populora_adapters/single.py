@@ -9,7 +9,8 @@ import numpy as np
 from populora_adapters.clients import check_clients, check_worlds
 from populora_envs.adapter import Autoreset, Transition, blame, close_all, reward_number
 from populora_envs.slot_actions import make_splitter
-from populora_envs.spaces import Stack, check_same
+from populora_envs.spaces import check_same
+from populora_envs.stacks import Stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from populora_envs.adapter import Autoreset, Transition, team_of
-from populora_envs.spaces import Encoder, Stack, at, is_text, leaves, rebuild, to_numpy
+from populora_envs.spaces import Encoder, at, is_text, leaves, rebuild, to_numpy
+from populora_envs.stacks import Stack
 from populora_envs.testing.ledger import Ledger
 from populora_envs.testing.rules import require
 

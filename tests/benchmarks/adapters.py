@@ -18,7 +18,7 @@ import numpy as np
 
 from populora_envs import simulators
 from populora_envs.adapter import Autoreset, close_all
-from populora_envs.spaces import Stack
+from populora_envs.stacks import Stack
 from tests.benchmarks.table import machine_line, print_table
 
 if TYPE_CHECKING:
