@@ -102,22 +102,22 @@ class Archive(ABC):
         """Return the cell of each point of the unit cube, `[N, dimensions]` -> int64 `[N]`."""
 
     def cell_of(self, elite: Elite) -> int:
-        """Return the cell of an individual by the mean of its descriptors."""
+        """Return the number of the cell of `elite`, by the mean of its descriptors."""
         return int(self.cells_of([elite.descriptor])[0])
 
     def rival_of(self, elite: Elite) -> Elite | None:
-        """Return who holds the cell in which an individual would live."""
+        """Return who holds the cell in which `elite` would live, None where it is empty."""
         return self.elites.get(self.cell_of(elite))
 
     def would_take(self, elite: Elite) -> bool:
-        """Return whether an individual would be let in: into an empty cell, or for it is better."""
+        """Return whether `elite` would be let in: into an empty cell, or for it is better."""
         if not elite.is_finite:
             return False
         rival = self.rival_of(elite)
         return rival is None or elite.fitness > rival.fitness
 
     def insert_(self, elite: Elite) -> bool:
-        """Let an individual in where `would_take` says so; return whether it is in."""
+        """Let `elite` in where `would_take` says so; return whether it is in."""
         taken = self.would_take(elite)
         if taken:
             self.elites[self.cell_of(elite)] = elite
@@ -139,6 +139,12 @@ class Archive(ABC):
         """Offer one individual of a population after one evaluation; return whether it is in.
 
         Its weights are copied. They are relative to the base, so the base must not move afterwards.
+
+        Args:
+            population: whose individual it is.
+            individual: its index.
+            fitness: what it scored, higher is better.
+            descriptor: of its behaviour, one number per dimension of the archive.
         """
         elite = Elite(population.individual_state(individual), population.lineage.birth(individual))
         elite.note_(fitness, descriptor)

@@ -26,23 +26,26 @@ class Episode(NamedTuple):
 
     Observations are as a policy takes them, vectors `[D]` before they are normalised; None for images
     and nested ones.
+
+    Attributes:
+        final: the observation that the last step gave; None also where the simulator begins the next
+            episode in the same step (`Autoreset.SAME_STEP`) and does not show it.
+        mean: mean of the observations that the policy acted on, float64.
+        std: their standard deviation, float64.
+        episode_return: sum of the rewards.
+        length: steps.
+        end: ``"terminated"``, ``"truncated"`` or ``"horizon"``.
+        info: the numbers and small arrays in the `info` of the last step; empty where the simulator, or
+            its adapter, tells none.
     """
 
     final: np.ndarray | None
-    """The observation that the last step gave; None also where the simulator begins the next episode in
-    the same step (`Autoreset.SAME_STEP`) and does not show it."""
     mean: np.ndarray | None
-    """Mean of the observations that the policy acted on."""
     std: np.ndarray | None
-    """Their standard deviation, float64."""
     episode_return: float
     length: int
-    """Steps."""
     end: str
-    """``"terminated"``, ``"truncated"`` or ``"horizon"``."""
     info: dict[str, Any]
-    """The numbers and small arrays in the `info` of the last step; empty where the simulator, or its
-    adapter, tells none."""
 
 
 class Shown(Protocol):

@@ -23,10 +23,10 @@ class Callback:
     """
 
     def before_evaluation(self, population: Population) -> None:
-        """Be told of a generation before it is scored."""
+        """Be told of a generation, the `population`, before it is scored."""
 
     def after_evaluation(self, population: Population, fitnesses: Tensor) -> None:
-        """Be told of a generation's fitnesses, float32 `[P]`, before the search learns from them."""
+        """Be told of the `population` and its fitnesses, float32 `[P]`, before the search learns from them."""
 
     def on_generation(self, population: Population, entry: dict[str, Any]) -> None:
         """Be told at the end of a generation, when its checkpoint is written.
@@ -37,7 +37,7 @@ class Callback:
         """
 
     def on_end(self, policy: Any, history: History) -> None:
-        """Be told of what the run returns."""
+        """Be told of what the run returns, `policy` and `history`."""
 
 
 MOMENTS = ("before_evaluation", "after_evaluation", "on_generation", "on_end")

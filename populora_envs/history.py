@@ -34,6 +34,9 @@ class History(list[dict[str, float | int]]):
 
         The columns are those of the first entry, then those that only later ones have; a number
         that an entry lacks is an empty cell.
+
+        Args:
+            path: of the file, which is replaced as a whole.
         """
         columns = dict.fromkeys(name for entry in self for name in entry)
         table = io.StringIO()
@@ -44,7 +47,7 @@ class History(list[dict[str, float | int]]):
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a table that `to_csv` wrote."""
+        """Return the history in the table that `to_csv` wrote at `path`."""
         with Path(path).open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         return cls({n: _number(text) for n, text in row.items() if text} for row in rows)

@@ -87,7 +87,14 @@ class Lineage:
         operator: str,
         generation: int,
     ) -> None:
-        """Do what `birth_` does for parents that are named by their ids."""
+        """Do what `birth_` does for parents that are named by their ids.
+
+        Args:
+            children: indices of the places.
+            parent_ids: ids of the parents of each child, in the same order; one may have none.
+            operator: what made them.
+            generation: the first one that they play in.
+        """
         places = list(_plain(children))
         for child, parents in zip(places, parent_ids, strict=True):
             self.parents[child], self.operators[child] = parents, operator
@@ -96,7 +103,13 @@ class Lineage:
         self._next += len(places)
 
     def vary_(self, individuals: Sequence[int] | Tensor, operator: str, generation: int) -> None:
-        """Note a variation: of who is born in `generation` as part of its birth, else as a new one."""
+        """Note a variation: of who is born in `generation` as part of its birth, else as a new one.
+
+        Args:
+            individuals: indices of those that varied.
+            operator: what varied them.
+            generation: the first one that they play in.
+        """
         born, older = self.born.tolist(), []
         for i in _plain(individuals):
             if born[i] == generation and self.operators[i] != "init":
@@ -106,17 +119,23 @@ class Lineage:
         self.birth_(older, [[i] for i in older], operator, generation)
 
     def sample_(self, operator: str, generation: int, *, has_centre: bool) -> None:
-        """Note that everyone is new: a sample of the centre of a search, or of nothing."""
+        """Note that everyone is new: a sample of the centre of a search, or of nothing.
+
+        Args:
+            operator: name of the search.
+            generation: the first one that they play in.
+            has_centre: whether they were sampled around a centre, which is their parent then.
+        """
         parents = (CENTRE,) if has_centre else ()
         self.enter_(range(len(self)), [parents] * len(self), operator, generation)
 
     def birth(self, individual: int) -> Birth:
-        """Return who somebody is, to be put elsewhere by `move_`."""
+        """Return who the individual with this index is, to be put elsewhere by `move_`."""
         i = int(individual)
         return int(self.ids[i]), self.parents[i], self.operators[i], int(self.born[i])
 
     def move_(self, place: int, birth: Birth) -> None:
-        """Let somebody who was there before stand in a place again."""
+        """Let somebody who was there before, with that `birth`, stand in a place again."""
         self.ids[place], self.parents[place], self.operators[place], self.born[place] = birth
         self.fitnesses[place] = torch.nan
 

@@ -110,7 +110,15 @@ class Policy(nn.Module):
     def check_fits(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> None:
-        """Refuse spaces of other sizes than those that the policy was made for; ValueError names both."""
+        """Refuse spaces of other sizes than those that the policy was made for.
+
+        Args:
+            observation_space: of one raw observation.
+            action_space: of one action of the simulator.
+
+        Raises:
+            ValueError: where they do not fit, naming both.
+        """
         own = _sizes(self.encoder, self.actor.space)
         if own != _sizes(Encoder(observation_space, flatten=not self.encoder.nested), action_space):
             message = (

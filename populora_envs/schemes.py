@@ -134,6 +134,9 @@ class Schemes(Islands):
                 called once per child of a brood, for the whole population at once.
             brood_size: children in each place, at least 1.
             **choices: of `evolve_`.
+
+        Returns:
+            Who survived, of the individuals before.
         """
         before, best = self._copies(), self._copies()
         lineage, generation = self.lineage.state(), self._generation

@@ -79,6 +79,9 @@ class Trainable:
         It gives what `merge_` gives, trains with any optimiser on
         ``[p for p in module.parameters() if p.requires_grad]``, and is in evaluation mode.
         `load_individual_` puts it back.
+
+        Args:
+            individual: its index.
         """
         i = int(self._single(individual)[0])
         model = plain_copy(self.model).requires_grad_(False)
