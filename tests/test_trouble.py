@@ -43,7 +43,7 @@ WRONG = {
         "Pendulum-v1", nn.Linear(3, 1), action="beta", **SMALL
     ),
     "unknown option 'popsize'": lambda: evolve_with_env("CartPole-v1", popsize=3, **SMALL),
-    "the target 'fc' matches no Linear layer": lambda: evolve_with_env(
+    "the target 'fc' matches no layer to adapt": lambda: evolve_with_env(
         "CartPole-v1", lora_targets="fc", **SMALL
     ),
     "num_envs makes copies of an id": lambda: evolve_with_env(
