@@ -11,11 +11,11 @@ from populora_envs.champion import Contest
 from populora_envs.checkpoint import Checkpoints, check_settings
 from populora_envs.diversity import diversity
 from populora_envs.history import History
+from populora_envs.invariance import one_thread
 from populora_envs.lockstep import check_equal
 from populora_envs.observers import Observers
 from populora_envs.progress import Status
 from populora_envs.ranks import broadcast, ranks
-from populora_envs.stage import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,6 +8,7 @@ of modules (`nn.Tanh`) is out of reach: its last bits may depend on the batch.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from populora_envs.layer_kinds import LINEAR, Matrix, kind_of, matrices_of, unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Operation = tuple[Callable[..., Any], tuple[Any, ...]]
     """A function that writes into one of its arguments, and these."""
@@ -263,3 +264,17 @@ def make_invariant(model: nn.Module) -> None:
             PaddedElementwise(layer).install(layer)
         elif isinstance(layer, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):
             Unfused(layer).install(layer)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread, as numbers may depend on how many share a product.
+
+    Policies of a few rows are also faster so: threads that wait for a busy core cost milliseconds.
+    """
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)

@@ -161,3 +161,12 @@ def above_zero(name: str, value: Any) -> float:
         message = f"{name} must be above 0, not {value}"
         raise ValueError(message)
     return number
+
+
+def not_negative(name: str, value: Any) -> float:
+    """Return `value` as a float; ValueError or TypeError where it is none or below 0."""
+    number = real_number(name, value)
+    if not number >= 0:
+        message = f"{name} must be 0 or more, not {value}"
+        raise ValueError(message)
+    return number

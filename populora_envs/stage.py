@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor
-
+from populora_envs.invariance import one_thread
 from populora_envs.jobs import JobQueue, make_jobs
 from populora_envs.rollout import play
 from populora_envs.seeds import derive_seed, seeded_globals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
+    from torch import Tensor
 
     from populora_envs.actor import Actor
     from populora_envs.jobs import Job, TakeJob
@@ -178,17 +177,3 @@ class Stage:
             sum(entry.seconds_forward for entry in played),
             drew[0],
         )
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch use one thread, as numbers may depend on how many share a product.
-
-    Policies of a few rows are also faster so: threads that wait for a busy core cost milliseconds.
-    """
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(count)

@@ -37,19 +37,19 @@ class Evolve(EvolveSettings):
     init_from: str | None = None
     """Where everyone begins: a run's folder, a saved individual, or a folder of PEFT's."""
     selection_type: OperatorChoice | None = None
-    """Of ga, who survives: deterministic (the default) or probabilistic."""
+    """Of ga, who survives: deterministic (the default), or another that list names."""
     survive_frac: float | None = None
     """Of ga, the share of the population that survives and has children; 0.5 where not given."""
     elite_frac: float | None = None
     """Of ga, the share of the population that goes on unchanged; 0.25 where not given."""
     parent_selection_type: OperatorChoice | None = None
-    """Of ga, which survivors have children: tournament (the default) or roulette."""
+    """Of ga, which survivors have children: tournament (the default), or another that list names."""
     num_parents_per_child: int | None = None
     """Of ga, parents of each child; 2 where not given."""
     crossover_type: OperatorChoice | None = None
-    """Of ga, how parents mix: clone (the default) or average."""
+    """Of ga, how parents mix: clone (the default), or another that the command list names."""
     mutation_type: OperatorChoice | None = None
-    """Of ga, how children vary: full_gaussian (the default)."""
+    """Of ga, how children vary: full_gaussian (the default), or another that list names."""
     epsilon: float | None = None
     """Of ga, the size of a mutation, in units of 1/sqrt(fan-in); 0.7 where not given."""
     search_settings: dict[str, int | float] = dataclasses.field(default_factory=dict)

@@ -3,6 +3,7 @@
 Every operator is batched over individuals and draws from the generator it is given.
 """
 
+from populora_envs.operators import subspace as subspace
 from populora_envs.operators.crossover import crossovers, register_crossover
 from populora_envs.operators.migration import migrations, register_migration
 from populora_envs.operators.mutation import mutations, register_mutation

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from populora_envs.fitness import best_first
+from populora_envs.operators.levels import nearest_levels
 from populora_envs.registry import Registry
 
 if TYPE_CHECKING:
@@ -68,3 +69,30 @@ def _roulette_chances(fitnesses: Tensor) -> Tensor:
     # The worst survivor keeps a small chance, so that a pair of survivors still mixes.
     chances = above / span + 0.01 if span > 0 else torch.ones_like(above)
     return torch.where(finite, chances, 0.0)
+
+
+@register_parent_selection("fuss")
+def fuss(fitnesses: Tensor, num_children: int, num_parents: int, generator: Generator) -> Tensor:
+    """Draw a level of fitness uniformly between the worst and the best, and take who comes closest.
+
+    Fitness-uniform selection (Hutter 2001): rare levels have as many children as crowded ones.
+    """
+    drawn = nearest_levels(fitnesses, num_children * num_parents, generator)
+    return drawn.reshape(num_children, num_parents)
+
+
+@register_parent_selection("queen_bee")
+def queen_bee(
+    fitnesses: Tensor,
+    num_children: int,
+    num_parents: int,
+    generator: Generator,
+    tournament_size: int = 3,
+) -> Tensor:
+    """Let the best survivor be the first parent of every child, and draw the others by tournament.
+
+    Queen-bee evolution (Jung 2003).
+    """
+    drawn = tournament(fitnesses, num_children, num_parents, generator, tournament_size)
+    drawn[:, 0] = best_first(fitnesses)[0]
+    return drawn

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from populora_envs.fitness import best_first
+from populora_envs.operators.levels import nearest_levels
 from populora_envs.registry import Registry
 
 if TYPE_CHECKING:
@@ -39,3 +40,19 @@ def probabilistic(fitnesses: Tensor, num_survivors: int, generator: Generator) -
     chances = torch.empty_like(fitnesses)
     chances[best_first(fitnesses)] = torch.arange(len(fitnesses), 0, -1).to(fitnesses)
     return torch.multinomial(chances, num_survivors, generator=generator)
+
+
+@register_selection("fuss")
+def fuss(fitnesses: Tensor, num_survivors: int, generator: Generator) -> Tensor:
+    """Draw levels of fitness uniformly between the worst and the best, and keep who comes closest.
+
+    Fitness-uniform selection (Hutter 2001), without replacement: it keeps all levels of fitness in the
+    population, not the best alone.
+    """
+    left = torch.arange(len(fitnesses), device="cpu")
+    kept: list[Tensor] = []
+    for _ in range(num_survivors):
+        chosen = nearest_levels(fitnesses[left], 1, generator)
+        kept.append(left[chosen])
+        left = left[torch.arange(len(left), device="cpu") != chosen]
+    return torch.cat(kept)

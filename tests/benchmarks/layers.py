@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from populora_envs import Population
-from populora_envs.stage import one_thread
+from populora_envs.invariance import one_thread
 from tests.benchmarks.table import (
     machine_line,
     megabytes_of_individuals,

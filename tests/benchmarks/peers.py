@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from populora_envs.stage import one_thread
+from populora_envs.invariance import one_thread
 from tests.benchmarks.table import machine_line, median_ratio, print_table
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from populora_envs import Population
-from populora_envs.stage import one_thread
+from populora_envs.invariance import one_thread
 from tests.benchmarks.table import (
     machine_line,
     megabytes_of_individuals,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from populora_envs import EnvInteractor, evolve_with_env
-from populora_envs.stage import one_thread
+from populora_envs.invariance import one_thread
 from tests.benchmarks.tasks import EPISODES, SPARE, TASKS, UNTOUCHED, Row
 
 

@@ -19,7 +19,7 @@ import gymnasium
 from torch import nn
 
 from populora_envs import interact_with_env
-from populora_envs.stage import one_thread
+from populora_envs.invariance import one_thread
 from tests.benchmarks.routed_forward import make_model
 from tests.benchmarks.table import (
     machine_line,

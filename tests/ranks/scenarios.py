@@ -230,6 +230,12 @@ def raise_it():
     raise ArithmeticError(message)
 
 
+def operators():
+    """Products and singular vectors must not depend on how many threads a rank has."""
+    choices = {"crossover_type": "svd_subspace", "mutation_type": "svd_structured"}
+    return evolved("CartPole-v1", search="ga", selection_type="fuss", **choices)
+
+
 def broken_simulator():
     return evolved(lambda: Trouble(raise_it), num_envs=2)
 

@@ -6,7 +6,7 @@ from tests.ranks.launch import start, told
 
 ALIKE = [
     *("cartpole", "pendulum_ga", "sampling", "dm_control", "few", "several_entries"),
-    *("function_evolution", "custom_loop", "islands", "map_elites"),
+    *("function_evolution", "custom_loop", "islands", "map_elites", "operators"),
 ]
 WITH_WORKERS = ["workers", "forked_workers"]
 
