@@ -3,6 +3,9 @@
 import csv
 import itertools
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -118,12 +121,18 @@ def test_tensorboard_holds_the_numbers_of_the_table_also_after_a_resume(tmp_path
         assert read[name] == [(i, float(row[name])) for i, row in enumerate(rows)], name
 
 
-def test_wandb_writes_offline(tmp_path, monkeypatch):
+def test_wandb_writes_offline(tmp_path):
     pytest.importorskip("wandb", reason="wandb is missing")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    evolve_with_env(Aim, linear(), checkpoint_dir=tmp_path, log="wandb", **SMALL)
-    assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
+    # in a process of its own, for wandb leaves threads behind
+    code = (
+        "from tests.test_observers import Aim, SMALL, evolve_with_env, linear; "
+        "evolve_with_env(Aim, linear(), checkpoint_dir='run', log='wandb', **SMALL)"
+    )
+    offline = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "PYTHONPATH": ":".join(sys.path)}
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, **offline}, check=True
+    )
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
 
 
 def test_what_was_opened_is_closed_when_a_run_fails(tmp_path, monkeypatch):
