@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,8 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): name_of(item) for key, item in value.items()}
     return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
 
 

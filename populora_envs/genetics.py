@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -11,7 +11,14 @@ from torch import Tensor
 from populora_envs import seeds
 from populora_envs.fitness import best_first, check_fitnesses
 from populora_envs.operators import crossovers, mutations, parent_selections, selections
-from populora_envs.operators.choose import check_options, name_of, own_options, resolve
+from populora_envs.operators.choose import (
+    at_each,
+    check_options,
+    name_of,
+    own_options,
+    resolve,
+    resolve_each,
+)
 from populora_envs.settings import GeneticSettings, at_least, settings_from
 
 if TYPE_CHECKING:
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
     from populora_envs.routing import RoutedLinear
 
 Choice = str | Callable[..., Any]
+PerTargetChoice = Choice | Mapping[str, Choice]
 
 
 class Selected(NamedTuple):
@@ -44,6 +52,7 @@ class Genetics:
     individuals: dict[str, RoutedLinear]
     lineage: Lineage
     _draws: int
+    _own_path: Callable[[str], str]
 
     @property
     def generation(self) -> int:
@@ -156,7 +165,7 @@ class Genetics:
 
     def crossover_(
         self,
-        crossover_type: Choice,
+        crossover_type: PerTargetChoice,
         parents: Tensor,
         children: Tensor | Sequence[int],
         **options: Any,
@@ -164,13 +173,14 @@ class Genetics:
         """Overwrite `children` with mixtures of their parents.
 
         Args:
-            crossover_type: ``"average"``, ``"clone"``, another registered name, or a function
-                ``(down [C, parents, in, r], up [C, parents, out, r], generator, **options)``.
+            crossover_type: ``"average"``, ``"clone"``, another registered name, a function
+                ``(down [C, parents, in, r], up [C, parents, out, r], generator, **options)``, or several by
+                target: ``{"encoder.*": "sbx", "default": "clone"}``, as options may be too.
             parents: int64 `[children, parents]`, indices into the population.
             children: indices of those who are overwritten, each once; they may be parents too.
             **options: of the crossover.
         """
-        operator = resolve(crossovers, crossover_type)
+        operator = resolve_each(crossovers, crossover_type)
         check_options([operator], options)
         parents = torch.as_tensor(parents)
         slots = self._indices(children)
@@ -186,19 +196,21 @@ class Genetics:
         rows = self._indices(parents.flatten()).reshape(parents.shape)
         generator = self._generator("crossover")
         used = rows[:, :1] if operator is crossovers.get("clone") else rows
+        chosen = at_each(self._names_of_targets(), "crossover_type", operator, options)
         self.lineage.birth_(slots, used, name_of(operator, crossovers), self.generation + 1)
-        for layer in self.individuals.values():
+        for name, layer in self.individuals.items():
+            cross, own = chosen[name]
             if not layer.is_vector:
-                mixed = operator(layer.down[rows], layer.up[rows], generator, **options)
+                mixed = cross(layer.down[rows], layer.up[rows], generator, **own)
                 layer.down[slots], layer.up[slots] = mixed
             for vectors in layer.vectors:
                 given = vectors[rows]
                 one = torch.ones_like(given[..., :1, None])
-                vectors[slots] = operator(one, given[..., None], generator, **options)[1][..., 0]
+                vectors[slots] = cross(one, given[..., None], generator, **own)[1][..., 0]
 
     def mutate_(
         self,
-        mutation_type: Choice,
+        mutation_type: PerTargetChoice,
         *,
         individual: int | Tensor | None = None,
         individuals: Sequence[int] | Tensor | None = None,
@@ -208,30 +220,37 @@ class Genetics:
         """Vary individuals.
 
         Args:
-            mutation_type: ``"full_gaussian"``, another registered name, or a function
-                ``(down [N, in, r], up [N, out, r], generator, **options) -> (down, up)``.
+            mutation_type: ``"full_gaussian"``, another registered name, a function
+                ``(down [N, in, r], up [N, out, r], generator, **options) -> (down, up)``, or several by
+                target, as in `crossover_`; options may be so too: ``epsilon={"0": 0.1, "default": 0.7}``.
             individual: one index.
             individuals: several indices; one that is named twice varies once.
             all_individuals: everyone.
             **options: of the mutation, such as `epsilon`.
         """
-        operator = resolve(mutations, mutation_type)
+        operator = resolve_each(mutations, mutation_type)
         check_options([operator], options)
         chosen = self._chosen(individual, individuals, all_individuals)
         rows = self._indices(sorted(set(chosen.tolist())))
         generator = self._generator("mutation")
+        varying = at_each(self._names_of_targets(), "mutation_type", operator, options)
         self.lineage.vary_(rows, name_of(operator, mutations), self.generation + 1)
-        for layer in self.individuals.values():
+        for name, layer in self.individuals.items():
+            mutate, own = varying[name]
             if not layer.is_vector:
-                varied = operator(layer.down[rows], layer.up[rows], generator, **options)
+                varied = mutate(layer.down[rows], layer.up[rows], generator, **own)
                 layer.down[rows], layer.up[rows] = varied
                 layer.settle_(rows)
             for vectors in layer.vectors:
                 given = vectors[rows]
                 one = torch.ones_like(given[..., :1, None])
-                moved = operator(one, given[..., None], generator, **options)[1][..., 0]
+                moved = mutate(one, given[..., None], generator, **own)[1][..., 0]
                 # An up factor of rank 1 moves by a whole step, a weight by one of 1/sqrt(fan-in).
                 vectors[rows] += (moved - given) / layer.fan_in**0.5
+
+    def _names_of_targets(self) -> dict[str, list[str]]:
+        """Return what patterns may call each target; the path in the user's own model comes last."""
+        return {name: [name, self._own_path(name)] for name in self.individuals}
 
     def _chosen(
         self,
@@ -296,8 +315,8 @@ def check_choices(choices: dict[str, Any], others: Iterable[str] = ()) -> list[C
     operators = [
         resolve(selections, settings.selection_type),
         resolve(parent_selections, settings.parent_selection_type),
-        resolve(crossovers, settings.crossover_type),
-        resolve(mutations, settings.mutation_type),
+        resolve_each(crossovers, settings.crossover_type),
+        resolve_each(mutations, settings.mutation_type),
     ]
     check_options(operators, options, {*others, *vars(settings)})
     return operators

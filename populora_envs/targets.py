@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -209,8 +209,8 @@ def find_ranks(
             known.update(names)
             parameter = layer._parameters[matrix.weight]
             assert parameter is not None
-            ranks[name] = min(int(given[_first_match(names, given)]), *matrix.size(parameter))
-    idle = [p for p in given if p != DEFAULT and not any(_matches(name, p) for name in known)]
+            ranks[name] = min(int(given[first_match(names, given)]), *matrix.size(parameter))
+    idle = [p for p in given if p != DEFAULT and not any(matches(name, p) for name in known)]
     if idle:
         message = f"low_rank names {_listed(idle)}, which matches no target: {_listed(ranks)}"
         raise ValueError(message)
@@ -224,15 +224,26 @@ def _outer(path: str, targets: Mapping[str, nn.Module]) -> list[str]:
     return [outer] if kind is not None and end in kind.inner else []
 
 
-def _matches(name: str, pattern: str) -> bool:
+def matches(name: str, pattern: str) -> bool:
+    """Return whether a pattern is the exact path, or a glob that matches it."""
     return name == pattern or fnmatch.fnmatchcase(name, pattern)
 
 
-def _first_match(names: Sequence[str], given: Mapping[str, int]) -> str:
+def first_match(names: Sequence[str], given: Mapping[str, Any], what: str = "low_rank") -> str:
+    """Return the key of `given` for a target: an exact path, the first glob that matches, ``"default"``.
+
+    Args:
+        names: of the target, the one for messages first.
+        given: by pattern.
+        what: the setting, for the message.
+
+    Raises:
+        ValueError: where no pattern matches.
+    """
     exact = [name for name in names if name in given]
-    globs = [p for p in given if p != DEFAULT and any(_matches(name, p) for name in names)]
+    globs = [p for p in given if p != DEFAULT and any(matches(name, p) for name in names)]
     found = [*exact, *globs, *(p for p in given if p == DEFAULT)]
     if not found:
-        message = f"low_rank names no rank for {names[0]!r}: add a pattern for it, or 'default'"
+        message = f"{what} says nothing of {names[0]!r}: add a pattern for it, or 'default'"
         raise ValueError(message)
     return found[0]

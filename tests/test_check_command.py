@@ -177,7 +177,7 @@ def test_ctrl_c_ends_with_130(monkeypatch, capsys):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "check_adapter", interrupt)
+    monkeypatch.setattr("populora_envs.cli.about.check_adapter", interrupt)
     assert cli.main(["check", "CartPole-v1"]) == cli.INTERRUPTED
     assert capsys.readouterr().err == "interrupted\n"
 

@@ -410,7 +410,11 @@ def test_epsilon_scales_the_step_of_evolve():
     [
         ({"selection_type": "determinstic"}, ValueError, "selection 'determinstic'; near names: d"),
         ({"parent_selection_type": "turnament"}, ValueError, "'turnament'; near names: tournament"),
-        ({"crossover_type": "xyz"}, ValueError, "crossover 'xyz'; known names: average, clone"),
+        (
+            {"crossover_type": "xyz"},
+            ValueError,
+            "crossover 'xyz'; known names: average, average_exact, clone",
+        ),
         ({"mutation_type": "gaussian"}, ValueError, "'gaussian'; near names: full_gaussian"),
         ({"mutation_type": 3}, TypeError, "a mutation is a name or a function, not 3"),
         ({"epsilonn": 1}, TypeError, "unknown option 'epsilonn'; near names: epsilon"),

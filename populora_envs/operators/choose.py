@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from populora_envs.operators.per_target import PerTarget, at_targets
 from populora_envs.registry import Registry, near_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     Operator = Callable[..., Any]
+
+
+def resolve_each(registry: Registry[Operator], choice: Any) -> Any:
+    """Return what `resolve` does, or one operator per target where `choice` is a mapping."""
+    if isinstance(choice, PerTarget):
+        return choice
+    if isinstance(choice, Mapping):
+        return PerTarget({pattern: resolve(registry, own) for pattern, own in choice.items()})
+    return resolve(registry, choice)
 
 
 def resolve(registry: Registry[Operator], choice: str | Operator) -> Operator:
@@ -23,14 +34,18 @@ def resolve(registry: Registry[Operator], choice: str | Operator) -> Operator:
     return registry.get(choice)
 
 
-def name_of(operator: Operator, registry: Registry[Operator]) -> str:
-    """Return the name that an operator is registered under, else its own."""
+def name_of(operator: Any, registry: Registry[Operator]) -> str:
+    """Return the name that an operator is registered under, else its own; of several with | between."""
+    if isinstance(operator, PerTarget):
+        own = (name_of(one, registry) for one in operator.operators.values())
+        return "|".join(dict.fromkeys(own))
     known = next((name for name in registry if registry.get(name) is operator), None)
     return known or str(getattr(operator, "__name__", type(operator).__name__))
 
 
-def _parameters(operator: Operator) -> list[inspect.Parameter]:
-    return list(inspect.signature(operator).parameters.values())
+def _parameters(operator: Any) -> list[inspect.Parameter]:
+    several = operator.operators.values() if isinstance(operator, PerTarget) else (operator,)
+    return [p for one in several for p in inspect.signature(one).parameters.values()]
 
 
 def option_names(operator: Operator) -> list[str]:
@@ -75,3 +90,23 @@ def own_options(operator: Operator, options: dict[str, Any]) -> dict[str, Any]:
         return options
     names = option_names(operator)
     return {name: value for name, value in options.items() if name in names}
+
+
+def at_each(
+    targets: Mapping[str, Sequence[str]], kind: str, operator: Any, options: dict[str, Any]
+) -> dict[str, tuple[Operator, dict[str, Any]]]:
+    """Return the operator and its options for each target.
+
+    Args:
+        targets: by target, the names that patterns may match.
+        kind: of the operator, for messages.
+        operator: from `resolve`.
+        options: each one for all targets or by pattern.
+    """
+    several = operator.operators if isinstance(operator, PerTarget) else operator
+    chosen = at_targets(several, targets, kind)
+    values = {name: at_targets(value, targets, name) for name, value in options.items()}
+    return {
+        target: (one, own_options(one, {name: by[target] for name, by in values.items()}))
+        for target, one in chosen.items()
+    }

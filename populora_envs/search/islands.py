@@ -8,7 +8,7 @@ import torch
 
 from populora_envs.islands import REINITS
 from populora_envs.operators import migrations, mutations
-from populora_envs.operators.choose import own_options, resolve
+from populora_envs.operators.choose import own_options, resolve, resolve_each
 from populora_envs.search.base import register_search
 from populora_envs.search.ga import GeneticAlgorithm
 from populora_envs.settings import GeneticSettings, at_least, settings_from
@@ -90,7 +90,7 @@ class IslandAlgorithm(GeneticAlgorithm):
     def _begin_anew_(self) -> int:
         """Make the individuals of the worst island anew; return its number."""
         settings, options = settings_from(GeneticSettings, self.choices)
-        mutation = resolve(mutations, settings.mutation_type)
+        mutation = resolve_each(mutations, settings.mutation_type)
         worst = int(self.scores()[self.islands].amax(dim=1).argmin())
         assert self.reinit_type is not None
         self.population.reinit_(
