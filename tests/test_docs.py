@@ -55,10 +55,14 @@ def shorter(code):
 
 
 WITH_PYTHON = [path for path in PAGES if blocks(path, "python")]
+OPTIONAL = {"layers": ["transformers"], "runs": ["matplotlib", "imageio"]}
+"""By page, the packages that its Python wants and the extra `test` does not bring."""
 
 
 @pytest.mark.parametrize("path", WITH_PYTHON, ids=lambda path: path.stem)
 def test_python_of_a_page_runs_from_top_to_bottom(path, tmp_path, monkeypatch, capsys):
+    for package in OPTIONAL.get(path.stem, []):
+        pytest.importorskip(package, reason=f"{package} is not installed")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(populora_envs, "evolve_with_env", small(populora_envs.evolve_with_env))
     names = {}
