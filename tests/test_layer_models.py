@@ -108,10 +108,10 @@ def test_ranks_by_path_then_glob_then_default():
 @pytest.mark.parametrize(
     ("low_rank", "message"),
     [
-        ({"see.*": 3}, r"low_rank names no rank for 'think\.weight_ih_l0'"),
+        ({"see.*": 3}, r"low_rank says nothing of 'think\.weight_ih_l0'"),
         ({"default": 3, "sea.*": 2}, r"low_rank names 'sea\.\*', which matches no target"),
         ({"default": 0}, r"low_rank\['default'\] must be"),
-        ({}, "low_rank names no rank"),
+        ({}, "low_rank says nothing of 'see\\.0'"),
         (0, "low_rank must be"),
     ],
 )
